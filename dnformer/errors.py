@@ -1,0 +1,42 @@
+"""Every error that DNFormer raises on purpose.
+
+    DNFormerError
+    ├── ConfigError        a setting is unknown, out of range or contradicts another
+    ├── DataError          a table, a cache or a file of indices is not what it must be
+    ├── CheckpointError    a run or a checkpoint is foreign, damaged or in use
+    ├── BackendError       a kernel, a device or a library is missing
+    └── TrainError         a run that started could not go on
+
+The message says what was found, what is allowed and what to do.
+The command line prints it as one line; `exit_code` is its exit status.
+"""
+
+from typing import ClassVar
+
+
+class DNFormerError(Exception):
+    """The base of all: catch this to catch everything we raise on purpose."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class ConfigError(DNFormerError, ValueError):
+    """A setting is unknown, out of range or contradicts another one."""
+
+
+class DataError(DNFormerError, ValueError):
+    """Input data are not what they must be; the message names file, row and value."""
+
+
+class CheckpointError(DNFormerError):
+    """A run folder or a checkpoint belongs to another run, is damaged or is in use."""
+
+
+class BackendError(DNFormerError):
+    """A kernel, a device or a library that was asked for is not here."""
+
+
+class TrainError(DNFormerError):
+    """A run that had started could not go on, for example a loss that is not finite."""
+
+    exit_code: ClassVar[int] = 1
