@@ -116,9 +116,9 @@ def staged(uri: str) -> Iterator[Path]:
         temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
         try:
             yield temporary
-            _sync(temporary)
+            sync(temporary)
             temporary.replace(target)
-            _sync(target.parent)
+            sync(target.parent)
         finally:
             temporary.unlink(missing_ok=True)
         return
@@ -128,12 +128,32 @@ def staged(uri: str) -> Iterator[Path]:
         fs.put_file(str(temporary), path)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Waits until a local file or folder is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def fetched(uri: str) -> Iterator[Path]:
+    """A local path with the content of `uri`: the file itself, or a copy while the block runs.
+
+    Raises:
+        DataError: there is no such file.
+    """
+    fs, path = _filesystem(uri)
+    if not fs.isfile(path):
+        raise DataError(f"{uri}: no such file")
+    if isinstance(fs, LocalFileSystem):
+        yield Path(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="dnformer-") as folder:
+        copy = Path(folder) / "object"
+        fs.get_file(path, str(copy))
+        yield copy
 
 
 def write_bytes(uri: str, data: bytes) -> None:

@@ -1,0 +1,173 @@
+"""A graph that is open: its structure and features memory-mapped, its splits computed."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dnformer import storage
+from dnformer.config import SplitConfig
+from dnformer.data.manifest import Manifest, read_manifest
+from dnformer.data.splits import make_splits
+from dnformer.data.store import Store, default_folder, open_store
+from dnformer.errors import DataError
+
+
+@final
+class Graph:
+    """N nodes, E edges grouped by destination, features and labels, read-only.
+
+    Attributes:
+        uri: the dataset's folder.
+        manifest: what the dataset says of itself.
+        store: the arrays, memory-mapped.
+    """
+
+    def __init__(
+        self, uri: str, manifest: Manifest, store: Store, split: SplitConfig | None, seed: int
+    ) -> None:
+        self.uri, self.manifest, self.store = uri, manifest, store
+        self.split_recipe = split or manifest.split or SplitConfig(column=True)
+        self._seed = seed
+        self._splits: dict[str, npt.NDArray[np.int64]] | None = None
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        return self.manifest.num_nodes
+
+    @property
+    def num_edges(self) -> int:
+        """E, directed, as stored."""
+        return self.manifest.num_edges
+
+    @property
+    def num_features(self) -> int:
+        """F."""
+        return self.manifest.num_features
+
+    @property
+    def num_classes(self) -> int:
+        """K."""
+        return self.manifest.num_classes
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the content, 64 hex digits."""
+        return self.manifest.fingerprint
+
+    @property
+    def splits(self) -> dict[str, npt.NDArray[np.int64]]:
+        """Ascending node indices of "train", "val" and "test".
+
+        Raises:
+            DataError: the split recipe does not fit the data.
+        """
+        if self._splits is None:
+            if not self.manifest.labels:
+                raise DataError(f"{self.uri}: the dataset has no labels, so nothing can be split")
+            self._splits = make_splits(
+                self.split_recipe,
+                y=self.store.y,
+                num_classes=self.num_classes,
+                stored=self.store.split,
+                seed=self._seed,
+            )
+        return self._splits
+
+    def split(self, name: str) -> torch.Tensor:
+        """Node indices of "train", "val" or "test", int64, ascending."""
+        if name not in self.splits:
+            raise DataError(f"no split {name!r}; there are {', '.join(self.splits)}")
+        return torch.from_numpy(self.splits[name].copy())
+
+    def describe(self) -> dict[str, Any]:
+        """Counts, degrees, homophily and split sizes; plain values."""
+        store = self.store
+        in_degree = np.diff(store.colptr)
+        out_degree = np.bincount(store.row, minlength=self.num_nodes)
+        facts: dict[str, Any] = {
+            "uri": self.uri,
+            "source": self.manifest.source,
+            "fingerprint": self.fingerprint,
+            "num_nodes": self.num_nodes,
+            "num_edges": self.num_edges,
+            "num_features": self.num_features,
+            "features": self.manifest.features,
+            "feature_density": self._density(),
+            "num_classes": self.num_classes,
+            "in_degree": _spread(in_degree),
+            "out_degree": _spread(out_degree),
+            "isolated_nodes": int(((in_degree == 0) & (out_degree == 0)).sum()),
+            "edge_homophily": self._homophily(in_degree),
+            "class_counts": self._class_counts(),
+            "policies": self.manifest.policies,
+            "counts": self.manifest.counts,
+        }
+        return facts | {"split_recipe": self.split_recipe.recipe(), "splits": self._split_sizes()}
+
+    def _density(self) -> float | None:
+        if self.manifest.features == "none":
+            return None
+        if self.manifest.features == "dense":
+            return 1.0
+        return self.manifest.num_values / (self.num_nodes * self.num_features)
+
+    def _homophily(self, in_degree: npt.NDArray[np.int64]) -> float | None:
+        """Share of edges between labelled nodes that join one class; None without any."""
+        y = self.store.y
+        target, source = np.repeat(y, in_degree), y[self.store.row]
+        labelled = (target >= 0) & (source >= 0)
+        return float((target == source)[labelled].mean()) if labelled.any() else None
+
+    def _class_counts(self) -> dict[str, int]:
+        y = self.store.y
+        counts = np.bincount(y[y >= 0], minlength=self.num_classes)
+        names = self.manifest.classes or [str(label) for label in range(self.num_classes)]
+        return dict(zip(names, counts.tolist(), strict=True))
+
+    def _split_sizes(self) -> dict[str, int]:
+        if not self.manifest.labels:
+            return {}
+        if self.split_recipe.column and self.store.split is None:
+            return {}
+        return {name: len(nodes) for name, nodes in self.splits.items()}
+
+
+def _spread(degree: npt.NDArray[Any]) -> dict[str, float]:
+    return {
+        "min": int(degree.min()),
+        "mean": float(degree.mean()),
+        "max": int(degree.max()),
+    }
+
+
+def open_graph(
+    uri: str | Path,
+    *,
+    split: SplitConfig | None = None,
+    seed: int = 0,
+    cache_dir: str | Path | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Graph:
+    """The graph of the dataset at `uri`, ready to sample; its node-local store is built if missing.
+
+    Args:
+        uri: the dataset's folder, local or any fsspec URI.
+        split: which nodes train, validate and test; None: the recipe that ingest recorded, else
+            the split that came with the data.
+        seed: of a computed split.
+        cache_dir: folder of node-local stores on this host; None: the user's cache folder.
+        say: told when the store has to be built.
+
+    Raises:
+        DataError: there is no dataset, or it is damaged.
+    """
+    uri = storage.absolute(uri)
+    manifest = read_manifest(uri)
+    folder = Path(cache_dir).expanduser().resolve() if cache_dir else default_folder()
+    store = open_store(uri, manifest, folder, say=say)
+    return Graph(uri, manifest, store, split, seed)

@@ -1,0 +1,135 @@
+"""Train, validation and test nodes of a graph, computed when it is opened.
+
+The protocols of the field differ: `random` is one uniform permutation, `per_class` the
+class-balanced one of the BernNet family, `planetoid` the 20-a-class one (Yang et al., 2016).
+"""
+
+import io
+import json
+
+import numpy as np
+import numpy.typing as npt
+
+from dnformer import storage
+from dnformer.config import SplitConfig
+from dnformer.data.counter_rng import key_of, permutation
+from dnformer.data.table import SPLITS
+from dnformer.errors import DataError
+
+Nodes = npt.NDArray[np.int64]
+_PLANETOID_VAL, _PLANETOID_TEST = 500, 1000
+
+
+def make_splits(
+    recipe: SplitConfig,
+    *,
+    y: Nodes,
+    num_classes: int,
+    stored: npt.NDArray[np.int8] | None,
+    seed: int,
+) -> dict[str, Nodes]:
+    """Ascending node indices of "train", "val" and "test"; only labelled nodes in computed ones.
+
+    Args:
+        recipe: which split.
+        y: class of each node `[N]`, -1 for none.
+        num_classes: K.
+        stored: the split column that came with the data, or None.
+        seed: of the permutation, for a computed split.
+
+    Raises:
+        DataError: the recipe does not fit the data, parts overlap, or one is empty.
+    """
+    labelled = np.flatnonzero(y >= 0)
+    order = labelled[permutation(len(labelled), key_of(seed, "split"))]
+    if recipe.random is not None:
+        parts = _cut(order, *(int(share * len(order)) for share in recipe.random[:2]))
+    elif recipe.per_class is not None:
+        share = recipe.per_class[0]
+        train = _of_each_class(order, y, num_classes, round(share * len(order) / num_classes))
+        parts = _after(train, order, int(recipe.per_class[1] * len(order)), None)
+    elif recipe.planetoid is not None:
+        train = _of_each_class(order, y, num_classes, recipe.planetoid)
+        needed = len(train) + _PLANETOID_VAL + _PLANETOID_TEST
+        if needed > len(order):
+            raise DataError(f"split planetoid needs {needed} labelled nodes, found {len(order)}")
+        parts = _after(train, order, _PLANETOID_VAL, _PLANETOID_TEST)
+    elif recipe.file is not None:
+        parts = _read(recipe.file, len(y))
+    else:
+        parts = _stored(stored)
+    for name, nodes in parts.items():
+        if len(nodes) == 0:
+            raise DataError(f"split {name!r} is empty; choose another data.split")
+    return {name: np.sort(nodes) for name, nodes in parts.items()}
+
+
+def _cut(order: Nodes, num_train: int, num_val: int) -> dict[str, Nodes]:
+    train, val, test = np.split(order, [num_train, num_train + num_val])
+    return {"train": train, "val": val, "test": test}
+
+
+def _of_each_class(order: Nodes, y: Nodes, num_classes: int, count: int) -> Nodes:
+    """The first `count` nodes of each class in `order`; all of a smaller class."""
+    return np.concatenate([order[y[order] == label][:count] for label in range(num_classes)])
+
+
+def _after(train: Nodes, order: Nodes, num_val: int, num_test: int | None) -> dict[str, Nodes]:
+    rest = order[~np.isin(order, train)]
+    val, test = rest[:num_val], rest[num_val:]
+    return {"train": train, "val": val, "test": test[:num_test]}
+
+
+def _stored(stored: npt.NDArray[np.int8] | None) -> dict[str, Nodes]:
+    if stored is None:
+        raise DataError(
+            "no split came with this dataset; set data.split, for example "
+            "data.split={random: [0.6, 0.2, 0.2]}"
+        )
+    return {name: np.flatnonzero(stored == code) for name, code in SPLITS.items()}
+
+
+def _read(uri: str, num_nodes: int) -> dict[str, Nodes]:
+    content = storage.read_bytes(storage.absolute(uri))
+    try:
+        if uri.endswith(".json"):
+            arrays = {name: np.asarray(values) for name, values in json.loads(content).items()}
+        else:
+            with np.load(io.BytesIO(content), allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+    except (ValueError, OSError, AttributeError, EOFError):
+        raise DataError(f"{uri}: no readable .npz or .json of node indices") from None
+    if "valid" in arrays:
+        arrays["val"] = arrays.pop("valid")
+    parts = {}
+    for name in SPLITS:
+        if name not in arrays:
+            found = ", ".join(arrays) or "nothing"
+            raise DataError(
+                f"{uri}: no {name!r}; it needs train, val (or valid), test; has {found}"
+            )
+        parts[name] = _indices(arrays[name], f"{uri}: {name!r}", num_nodes)
+    _refuse_overlap(parts, uri)
+    return parts
+
+
+def _indices(values: npt.NDArray[np.generic], name: str, num_nodes: int) -> Nodes:
+    if values.ndim != 1 or (values.size and not np.issubdtype(values.dtype, np.integer)):
+        raise DataError(f"{name} must be a list of node indices; found {values.dtype}")
+    nodes = values.astype(np.int64)
+    wrong = np.flatnonzero((nodes < 0) | (nodes >= num_nodes))
+    if len(wrong):
+        raise DataError(
+            f"{name} position {wrong[0]}: node {nodes[wrong[0]]} is not in 0..{num_nodes - 1}"
+        )
+    once, count = np.unique(nodes, return_counts=True)
+    if (count > 1).any():
+        raise DataError(f"{name} has node {once[count > 1][0]} more than once")
+    return nodes
+
+
+def _refuse_overlap(parts: dict[str, Nodes], uri: str) -> None:
+    for first, second in (("train", "val"), ("train", "test"), ("val", "test")):
+        both = np.intersect1d(parts[first], parts[second])
+        if len(both):
+            raise DataError(f"{uri}: node {both[0]} is in {first!r} and in {second!r}")

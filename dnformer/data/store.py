@@ -1,0 +1,269 @@
+"""The node-local store: a dataset as flat arrays on this host's disk, memory-mapped by everyone.
+
+Built once from the cache, part by part, under a file lock; published by rename. Its folder is
+named by the fingerprint, so it can't be stale, and all workers of a host share it in page cache.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import platformdirs
+import pyarrow as pa
+import pyarrow.compute as pc
+from filelock import FileLock
+
+from dnformer import storage
+from dnformer.data import fingerprint as fp
+from dnformer.data.cache import column, read_part
+from dnformer.data.manifest import Manifest, PartFile
+from dnformer.errors import DataError
+
+Array = npt.NDArray[Any]
+_COMPLETE = "complete"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """Arrays of one graph, read-only.
+
+    Attributes:
+        colptr: int64 `[N+1]`, edges of destination i are colptr[i] to colptr[i+1].
+        row: source of each edge, int32 (int64 from 2^31 nodes on) `[E]`.
+        x: dense features float32 `[N, F]`, or None.
+        x_indptr, x_indices, x_values: CSR of sparse features, int64, int32, float32, or None.
+        y: class int64 `[N]`, -1 for none.
+        split: int8 `[N]`, codes of `table.SPLITS`, or None.
+    """
+
+    colptr: Array
+    row: Array
+    y: Array
+    x: Array | None = None
+    x_indptr: Array | None = None
+    x_indices: Array | None = None
+    x_values: Array | None = None
+    split: Array | None = None
+
+
+def default_folder() -> Path:
+    """Where stores live unless the config says otherwise."""
+    return Path(platformdirs.user_cache_dir("dnformer"))
+
+
+def open_store(
+    uri: str,
+    manifest: Manifest,
+    folder: Path,
+    *,
+    say: Callable[[str], None] = lambda text: None,
+) -> Store:
+    """The store of the dataset at `uri` inside `folder`; built first where it is missing.
+
+    Args:
+        uri: the dataset.
+        manifest: its manifest.
+        folder: the host's folder of stores.
+        say: told once when the store has to be built.
+
+    Raises:
+        DataError: a part is missing or damaged, or its content contradicts the manifest.
+    """
+    target = folder / manifest.fingerprint
+    if not (target / _COMPLETE).exists():
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with FileLock(folder / f"{manifest.fingerprint}.lock"):
+            if not (target / _COMPLETE).exists():
+                say(f"building the node-local store of {uri} in {target} (once on this host)")
+                _build(uri, manifest, target)
+    names = [f.stem for f in target.glob("*.npy")]
+    arrays = {name: np.load(target / f"{name}.npy", mmap_mode="r") for name in names}
+    return Store(**{name: np.asarray(array) for name, array in arrays.items()})
+
+
+def _build(uri: str, manifest: Manifest, target: Path) -> None:
+    temporary = target.with_name(f".{target.name}.tmp")
+    for leftover in (temporary, target):
+        shutil.rmtree(leftover, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        hasher = fp.BlockHasher(manifest.num_nodes)
+        _build_edges(uri, manifest, temporary, hasher)
+        _build_nodes(uri, manifest, temporary, hasher)
+        _hash_id_files(uri, manifest, hasher)
+        if hasher.digest(manifest.schema_values()) != manifest.fingerprint:
+            raise DataError(
+                f"{uri}: the files are not what the fingerprint says; ingest the dataset again"
+            )
+        for path in temporary.iterdir():
+            storage.sync(path)
+        (temporary / _COMPLETE).touch()
+        os.replace(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _create(folder: Path, name: str, dtype: Any, shape: tuple[int, ...]) -> Array:
+    if 0 in shape:  # nothing to map
+        array: Array = np.zeros(shape, dtype)
+        np.save(folder / f"{name}.npy", array)
+        return array
+    return np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=dtype, shape=shape)
+
+
+def _build_edges(uri: str, manifest: Manifest, folder: Path, hasher: fp.BlockHasher) -> None:
+    num_nodes = manifest.num_nodes
+    index_type = np.int32 if num_nodes < 2**31 else np.int64
+    row = _create(folder, "row", index_type, (manifest.num_edges,))
+    degree = np.zeros(num_nodes, dtype=np.int64)
+    done, last = 0, (-1, -1)
+    for part in manifest.edges:
+        file = storage.join(uri, part.path)
+        for batch in read_part(uri, part):
+            dst, src = (_ints(batch, name, file) for name in ("dst", "src"))
+            if len(dst) == 0:
+                continue
+            last = _check_edges(dst, src, num_nodes, last, file)
+            fp.hash_edges(hasher, dst, src)
+            first = int(dst[0])
+            degree[first : int(dst[-1]) + 1] += np.bincount(dst - first)
+            row[done : done + len(src)] = src
+            done += len(src)
+    colptr = _create(folder, "colptr", np.int64, (num_nodes + 1,))
+    colptr[0] = 0
+    np.cumsum(degree, out=colptr[1:])
+
+
+def _ints(batch: pa.RecordBatch, name: str, file: str) -> Array:
+    array = column(batch, name, file)
+    if not pa.types.is_integer(array.type):
+        raise DataError(f"{file}: column {name!r} is {array.type}, not int64; ingest again")
+    return np.asarray(array.cast(pa.int64()))
+
+
+def _check_edges(
+    dst: Array, src: Array, num_nodes: int, last: tuple[int, int], file: str
+) -> tuple[int, int]:
+    """The last edge, once all are in range and sorted after `last`."""
+    low, high = min(dst.min(), src.min()), max(dst.max(), src.max())
+    if low < 0 or high >= num_nodes:
+        wrong = low if low < 0 else high
+        raise DataError(f"{file}: node {wrong} is not in 0..{num_nodes - 1}; ingest again")
+    step, same = np.diff(dst), np.diff(src)
+    if (step < 0).any() or ((step == 0) & (same < 0)).any() or (int(dst[0]), int(src[0])) < last:
+        raise DataError(f"{file}: edges are not sorted by (dst, src); ingest the dataset again")
+    return int(dst[-1]), int(src[-1])
+
+
+def _build_nodes(uri: str, manifest: Manifest, folder: Path, hasher: fp.BlockHasher) -> None:
+    num_nodes = manifest.num_nodes
+    y = _create(folder, "y", np.int64, (num_nodes,))
+    split = _create(folder, "split", np.int8, (num_nodes,)) if manifest.stored_split else None
+    add_features = _feature_writer(manifest, folder, hasher)
+    done = 0
+    for part in manifest.nodes:
+        file = storage.join(uri, part.path)
+        for batch in read_part(uri, part):
+            rows = slice(done, done + batch.num_rows)
+            y[rows] = _in_range(_ints(batch, "y", file), -1, manifest.num_classes, "y", file)
+            if manifest.labels:
+                fp.hash_rows(hasher, "nodes.y", done, y[rows])
+            if split is not None:
+                split[rows] = _in_range(_ints(batch, "split", file), 0, 4, "split", file)
+                fp.hash_rows(hasher, "nodes.split", done, split[rows])
+            add_features(batch, rows, file)
+            done = rows.stop
+
+
+def _in_range(values: Array, low: int, stop: int, name: str, file: str) -> Array:
+    wrong = values[(values < low) | (values >= stop)]
+    if len(wrong):
+        raise DataError(f"{file}: {name} {wrong[0]} is not in {low}..{stop - 1}; ingest again")
+    return values
+
+
+def _feature_writer(
+    manifest: Manifest, folder: Path, hasher: fp.BlockHasher
+) -> Callable[[pa.RecordBatch, slice, str], None]:
+    if manifest.features == "none":
+        return lambda batch, rows, file: None
+    if manifest.features == "sparse":
+        return _sparse_writer(manifest, folder, hasher)
+    width = manifest.num_features
+    x = _create(folder, "x", np.float32, (manifest.num_nodes, width))
+
+    def add_dense(batch: pa.RecordBatch, rows: slice, file: str) -> None:
+        values = column(batch, "x", file)
+        if not pa.types.is_fixed_size_list(values.type) or values.type.list_size != width:
+            raise DataError(f"{file}: column 'x' is {values.type}, not {width} float32 a row")
+        x[rows] = _floats(values.flatten(), file).reshape(-1, width)
+        fp.hash_rows(hasher, "nodes.x", rows.start, x[rows])
+
+    return add_dense
+
+
+def _floats(values: Any, file: str) -> Array:
+    if values.type != pa.float32() or values.null_count:
+        raise DataError(f"{file}: features are {values.type}, or hold nulls; ingest again")
+    array = np.asarray(values)
+    if not np.isfinite(array).all():
+        raise DataError(f"{file}: a feature is NaN or infinite; ingest the dataset again")
+    return array
+
+
+def _sparse_writer(
+    manifest: Manifest, folder: Path, hasher: fp.BlockHasher
+) -> Callable[[pa.RecordBatch, slice, str], None]:
+    indptr = _create(folder, "x_indptr", np.int64, (manifest.num_nodes + 1,))
+    indptr[0] = 0
+    all_indices = _create(folder, "x_indices", np.int32, (manifest.num_values,))
+    all_values = _create(folder, "x_values", np.float32, (manifest.num_values,))
+
+    def add_sparse(batch: pa.RecordBatch, rows: slice, file: str) -> None:
+        indices, values, counts = _sparse_rows(batch, manifest.num_features, file)
+        local = np.concatenate([[0], np.cumsum(counts)])
+        begin, end = int(indptr[rows.start]), int(indptr[rows.start] + local[-1])
+        if end > manifest.num_values:
+            raise DataError(f"{file}: more feature values than the manifest says; ingest again")
+        indptr[rows.start + 1 : rows.stop + 1] = begin + local[1:]
+        all_indices[begin:end], all_values[begin:end] = indices, values
+        fp.hash_sparse_rows(hasher, rows.start, local, indices, values)
+
+    return add_sparse
+
+
+def _sparse_rows(batch: pa.RecordBatch, width: int, file: str) -> tuple[Array, Array, Array]:
+    """(indices, values, entries of each row)."""
+    index, value = (column(batch, name, file) for name in ("x_index", "x_value"))
+    if not pa.types.is_list(index.type) or not pa.types.is_list(value.type):
+        raise DataError(f"{file}: sparse features are no lists; ingest the dataset again")
+    counts = np.asarray(pc.list_value_length(index), dtype=np.int64)
+    if not np.array_equal(counts, np.asarray(pc.list_value_length(value))):
+        raise DataError(f"{file}: a row has more indices than values, or fewer; ingest again")
+    indices = np.asarray(index.flatten().cast(pa.int64()))
+    return (
+        _in_range(indices, 0, width, "feature index", file),
+        _floats(value.flatten(), file),
+        counts,
+    )
+
+
+def _hash_id_files(uri: str, manifest: Manifest, hasher: fp.BlockHasher) -> None:
+    done = 0
+    for part in manifest.id_files:
+        for ids in read_ids(uri, part):
+            fp.hash_ids(hasher, done, ids)
+            done += len(ids)
+
+
+def read_ids(uri: str, part: PartFile) -> Any:
+    """Pieces of original ids in index order: int64 arrays, or lists of str."""
+    file = storage.join(uri, part.path)
+    for batch in read_part(uri, part):
+        ids = column(batch, "id", file)
+        yield np.asarray(ids) if pa.types.is_integer(ids.type) else ids.to_pylist()
