@@ -1,1 +1,1 @@
-""""""
+"""Training: the state, the loop (which knows no Ray), metric sinks, run identity."""

@@ -1,0 +1,60 @@
+"""pyg-lib's neighbour sampler behind our interface, where pyg-lib is installed.
+
+Its generator is global to the process, so its draws are no function of the key: batches differ
+from run to run and a resumed run does not repeat them.
+"""
+
+import importlib
+import importlib.util
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dnformer.data.graph import Graph
+from dnformer.errors import BackendError
+from dnformer.loader.sampler import Sample
+
+
+def is_available() -> bool:
+    """Whether pyg-lib can be imported."""
+    return importlib.util.find_spec("pyg_lib") is not None
+
+
+@final
+class PygLibSampler:
+    """Uniform sampling without replacement by `torch.ops.pyg.neighbor_sample` (pyg-lib 0.5 on).
+
+    Args:
+        graph: an open graph; its structure is copied to memory.
+        num_neighbors: fan-out of each hop; -1 takes all neighbours.
+
+    Raises:
+        BackendError: pyg-lib is not installed.
+    """
+
+    def __init__(self, graph: Graph, num_neighbors: Sequence[int]) -> None:
+        if not is_available():
+            raise BackendError(
+                "loader.sampler pyg-lib: pyg-lib is not installed. It is not on PyPI; take the "
+                "wheel for your torch from PyG's own index, or use loader.sampler=dnformer"
+            )
+        importlib.import_module("pyg_lib")
+        self.num_neighbors = list(num_neighbors)
+        self._colptr = torch.from_numpy(graph.store.colptr.astype(np.int64))
+        self._row = torch.from_numpy(graph.store.row.astype(np.int64))
+
+    def sample(self, seeds: npt.NDArray[Any], key: int) -> Sample:
+        """The neighbourhood of distinct `seeds`; `key` cannot reach pyg-lib's generator."""
+        none = None
+        row, col, n_id, e_id, num_nodes, num_edges = torch.ops.pyg.neighbor_sample(
+            self._colptr, self._row, torch.from_numpy(seeds), self.num_neighbors,
+            none, none, none, none,  # node time, edge time, seed time, edge weight
+            True, False, True, False,  # csc, replace, directed, disjoint
+            "uniform", True,  # temporal strategy, return edge ids
+        )  # fmt: skip
+        return Sample(
+            n_id.numpy(), row.numpy(), col.numpy(), e_id.numpy(), list(num_nodes), list(num_edges)
+        )
