@@ -351,7 +351,6 @@ def read_yaml(text: str, *, name: str) -> dict[str, Any]:
 
 def override(values: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     """`values` with each `a.b=value` of `settings` set; the value is read as YAML."""
-    result = _copy(values)
     for setting in settings:
         path, equals, text = setting.partition("=")
         if not equals or not path:
@@ -360,18 +359,23 @@ def override(values: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
             value = yaml.safe_load(text)
         except yaml.YAMLError:
             raise ConfigError(f"--set {setting}: {text!r} is no valid YAML value") from None
-        *sections, key = path.split(".")
-        inner = result
-        for section in sections:
-            inner = inner.setdefault(section, {})
-            if not isinstance(inner, dict):
-                raise ConfigError(f"--set {setting}: {section!r} is a value, not a section")
-        inner[key] = value
-    return result
+        values = put(values, path, value)
+    return values
 
 
-def _copy(values: dict[str, Any]) -> dict[str, Any]:
-    return {k: _copy(v) if isinstance(v, dict) else v for k, v in values.items()}
+def put(values: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """A copy of `values` with `value` at a dotted path.
+
+    Raises:
+        ConfigError: a section on the way is a value.
+    """
+    key, _, rest = path.partition(".")
+    if not rest:
+        return {**values, key: value}
+    section = values.get(key) or {}
+    if not isinstance(section, dict):
+        raise ConfigError(f"{path}: {key!r} is the value {section!r}, not a section")
+    return {**values, key: put(section, rest, value)}
 
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
