@@ -9,9 +9,10 @@ from torch import Tensor
 
 from dnformer.ops import reference
 from dnformer.ops.checks import check_inputs
+from dnformer.ops.reference import edge_weights
 from dnformer.ops.types import QK, Dropout, EdgeWeights, Lambda, Topology
 
-__all__ = ["QK", "Dropout", "EdgeWeights", "Lambda", "Topology", "diff_attention"]
+__all__ = ["QK", "Dropout", "EdgeWeights", "Lambda", "Topology", "diff_attention", "edge_weights"]
 
 
 def diff_attention(

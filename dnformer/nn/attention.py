@@ -1,0 +1,172 @@
+"""Differential local attention as a layer: projections, lambda and the operator.
+
+N source nodes, M destination nodes, E edges, H heads, D head width, C = H·D, R width of the
+lambda hidden layer.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from dnformer.errors import ConfigError
+from dnformer.nn.lam import LambdaMode, LambdaSettings, make_lambda, reparam_init
+from dnformer.nn.options import check_choice, check_share
+from dnformer.nn.topology import add_self_loops, to_topology
+from dnformer.ops import QK, Dropout, EdgeWeights, Lambda, Topology, diff_attention, edge_weights
+
+# width of q and k in multiples of D
+_WIDTHS = {"diff": 2, "single": 1, "single_wide": 2}
+
+
+class Projected(NamedTuple):
+    """A layer's projections: of M destination nodes (q, u) and of N source nodes (k, v, w).
+
+    W is 2D or D, as `attention` says; R is 0 where lambda does not depend on the nodes.
+    """
+
+    q: Float[Tensor, "M H W"]
+    u: Float[Tensor, "M R"]
+    k: Float[Tensor, "N H W"]
+    v: Float[Tensor, "N H D"]
+    w: Float[Tensor, "N R"]
+
+    def destinations(self, rows: slice) -> "Projected":
+        """Only these destinations, beside all sources; views."""
+        return self._replace(q=self.q[rows], u=self.u[rows])
+
+
+class DiffAttention(nn.Module):
+    """Differential attention over the edges of a graph, drop-in beside PyG's `TransformerConv`.
+
+    Args:
+        channels: C, of input and output; a multiple of `heads`.
+        heads: H.
+        attention: "diff", or one softmax without subtraction: "single" (q and k of width D),
+            "single_wide" (of width 2D, like "diff").
+        lam: "edge", "head" (learned), "fixed", or "reparam" (Differential Transformer's, with its
+            head-wise norm and scale).
+        lambda_width: R for "edge"; D where None.
+        lambda_init: lambda at the start; for "fixed", lambda.
+        lambda_bound: "softplus" (no upper bound) or "sigmoid", for "edge" and "head".
+        dropout: share of attention weights set to zero in training, after the subtraction.
+        head_norm: RMSNorm over D of each head's output, one weight for all heads.
+        depth: the layer's place in the model, from 1, for "reparam".
+        add_self_loops: adds a loop to each node that has none.
+
+    Raises:
+        ConfigError: a setting is unknown or out of range.
+    """
+
+    def __init__(  # noqa: PLR0913 - the model section of the config, one argument a setting
+        self,
+        channels: int,
+        heads: int,
+        *,
+        attention: str = "diff",
+        lam: str = "edge",
+        lambda_width: int | None = None,
+        lambda_init: float = 0.2,
+        lambda_bound: str = "softplus",
+        dropout: float = 0.0,
+        head_norm: bool = False,
+        depth: int = 1,
+        add_self_loops: bool = False,
+    ) -> None:
+        super().__init__()
+        check_choice("attention", attention, _WIDTHS)
+        check_share("dropout", dropout)
+        if channels < 1 or heads < 1 or channels % heads:
+            raise ConfigError(f"channels = {channels} must be a multiple of heads = {heads}")
+        if depth < 1:
+            raise ConfigError(f"depth = {depth} must be at least 1: layers are counted from 1")
+        self.channels, self.heads = channels, heads
+        self.head_width = channels // heads
+        self.dropout, self.self_loops = dropout, add_self_loops
+        width = channels * _WIDTHS[attention]
+        self.query = nn.Linear(channels, width, bias=False)
+        self.key = nn.Linear(channels, width, bias=False)
+        self.value = nn.Linear(channels, channels, bias=False)
+        self.out = nn.Linear(channels, channels, bias=False)
+        settings = LambdaSettings(lam, lambda_width, lambda_init, lambda_bound)
+        self.lam: LambdaMode | None = None
+        if attention == "diff":
+            self.lam = make_lambda(channels, heads, settings, depth=depth)
+        else:
+            settings.warn_ignored(frozenset(), because=f"attention = {attention!r}")
+        reparam = attention == "diff" and lam == "reparam"
+        self.scale = 1 - reparam_init(depth) if reparam else 1.0
+        self.norm = nn.RMSNorm(self.head_width, eps=1e-5) if head_norm or reparam else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws the parameters anew."""
+        for linear in (self.query, self.key, self.value, self.out):
+            nn.init.xavier_uniform_(linear.weight)
+        if self.lam is not None:
+            self.lam.reset_parameters()
+        if self.norm is not None:
+            self.norm.reset_parameters()
+
+    def forward(
+        self, x: Float[Tensor, "N C"], edge_index: Int[Tensor, "2 E"]
+    ) -> Float[Tensor, "N C"]:
+        """Attention of each node over its in-neighbours.
+
+        Args:
+            x: node features.
+            edge_index: PyG's (source, destination); already grouped by destination, as in a
+                col-sorted `EdgeIndex`, it costs no sort.
+
+        Raises:
+            DataError: an index is out of range.
+        """
+        topology = to_topology(edge_index, num_dst=x.shape[0], num_src=x.shape[0])
+        if self.self_loops:
+            topology = add_self_loops(topology)
+        return self.attend(self.project(x), topology)
+
+    def project(self, x: Float[Tensor, "N C"], num_dst: int | None = None) -> Projected:
+        """All that `attend` needs of the nodes; the first `num_dst`, or all, are destinations."""
+        x_dst = x[:num_dst]
+        return Projected(
+            q=self.query(x_dst).unflatten(-1, (self.heads, -1)),
+            u=x_dst.new_empty(len(x_dst), 0) if self.lam is None else self.lam.hidden_dst(x_dst),
+            k=self.key(x).unflatten(-1, (self.heads, -1)),
+            v=self.value(x).unflatten(-1, (self.heads, -1)),
+            w=x.new_empty(len(x), 0) if self.lam is None else self.lam.hidden_src(x),
+        )
+
+    def attend(self, projected: Projected, topology: Topology) -> Float[Tensor, "M C"]:
+        """Attention of `topology`'s M destinations, those of `projected`, over its N sources."""
+        dropout = None
+        if self.training and self.dropout > 0:
+            dropout = Dropout(self.dropout, _draw_seed(projected.v.device))
+        out = diff_attention(
+            topology,
+            QK(projected.q, projected.k),
+            projected.v,
+            self._lambda(projected),
+            dropout=dropout,
+        )  # [M, H, D]
+        if self.norm is not None:
+            out = self.norm(out) * self.scale
+        mixed: Tensor = self.out(out.flatten(1))
+        return mixed
+
+    def edge_weights(self, projected: Projected, topology: Topology) -> EdgeWeights:
+        """The attention maps and lambda on the edges, without dropout."""
+        return edge_weights(topology, QK(projected.q, projected.k), self._lambda(projected))
+
+    def _lambda(self, projected: Projected) -> Lambda | None:
+        return None if self.lam is None else self.lam.combine(projected.u, projected.w)
+
+    def extra_repr(self) -> str:
+        """What the children don't show."""
+        return f"{self.channels}, heads={self.heads}, dropout={self.dropout}"
+
+
+def _draw_seed(device: torch.device) -> Tensor:
+    # on the CPU, so that a seed gives the same mask on any device
+    return torch.randint(2**63 - 1, ()).to(device, non_blocking=True)

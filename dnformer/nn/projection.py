@@ -1,0 +1,81 @@
+"""The model's first linear map, from dense features or from a sparse bag of words.
+
+N source nodes, C channels, F input features.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from dnformer.errors import DataError
+from dnformer.ops.edges import edge_sum
+
+
+class InputProjection(nn.Module):
+    """x W + b for x dense or `torch.sparse_csr`; W is stored `[F, C]`, a row for each feature."""
+
+    def __init__(self, in_channels: int, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(in_channels, channels))
+        self.bias = nn.Parameter(torch.empty(channels))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws the parameters anew."""
+        nn.init.xavier_uniform_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Float[Tensor, "N F"]) -> Float[Tensor, "N C"]:
+        """The projected features; no gradient flows to `x` where it is sparse.
+
+        Raises:
+            DataError: `x` has another number of features, or a layout there is no product for.
+        """
+        if x.shape[1] != self.weight.shape[0]:
+            raise DataError(
+                f"x has {x.shape[1]} features, the model was built for {self.weight.shape[0]}"
+            )
+        if x.layout == torch.strided:
+            return torch.addmm(self.bias, x.to(self.weight.dtype), self.weight)
+        if x.layout != torch.sparse_csr:
+            raise DataError(f"x is {x.layout}: give it dense or as torch.sparse_csr")
+        values = x.values().to(self.weight.dtype)
+        out: Tensor = _SparseProduct.apply(  # type: ignore[no-untyped-call]
+            self.weight, x.crow_indices(), x.col_indices(), values
+        )
+        return out + self.bias
+
+    def extra_repr(self) -> str:
+        """F and C."""
+        return f"{self.weight.shape[0]}, {self.weight.shape[1]}"
+
+
+class _SparseProduct(torch.autograd.Function):
+    """CSR times dense: embedding_bag, with a gradient that is quicker than its own.
+
+    34,493 rows of 33 out of 8,415 features to 64 channels on two cores: 5 ms forward, and 45 ms
+    instead of 120 backward (torch.sparse.mm: 10 and 120).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, crow: Tensor, col: Tensor, values: Tensor) -> Tensor:
+        ctx.save_for_backward(crow, col, values)
+        ctx.num_features = weight.shape[0]
+        return functional.embedding_bag(
+            col, weight, crow, mode="sum", per_sample_weights=values, include_last_offset=True
+        )
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        crow, col, values = ctx.saved_tensors
+        node = torch.arange(grad.shape[0], device=grad.device)
+        node = torch.repeat_interleave(node, crow.diff(), output_size=col.numel())
+        grad_weight = edge_sum(
+            values.unsqueeze(1), grad.unsqueeze(1), col.long(), node, ctx.num_features
+        )
+        return grad_weight.squeeze(1), None, None, None
