@@ -1,3 +1,38 @@
 """DNFormer: mini-batch training of differential-attention graph transformers."""
 
-__version__ = "0.1.0"
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dnformer.data.graph import open_graph
+    from dnformer.data.ingest import ingest
+    from dnformer.loader import NeighborLoader, NeighborSampler
+    from dnformer.nn import DNFormer
+    from dnformer.train.launch import evaluate, train
+
+__all__ = [
+    "DNFormer",
+    "NeighborLoader",
+    "NeighborSampler",
+    "evaluate",
+    "ingest",
+    "open_graph",
+    "train",
+]
+
+_HOMES = {
+    "DNFormer": "dnformer.nn",
+    "NeighborLoader": "dnformer.loader",
+    "NeighborSampler": "dnformer.loader",
+    "evaluate": "dnformer.train.launch",
+    "ingest": "dnformer.data.ingest",
+    "open_graph": "dnformer.data.graph",
+    "train": "dnformer.train.launch",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Imports a public name at its first use: the command line starts without torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dnformer' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, NoReturn
 
-import click
 import typer
 import yaml
 from rich.console import Console
@@ -23,7 +22,6 @@ from dnformer.errors import ConfigError, DNFormerError
 app = typer.Typer(
     name="dnformer",
     help="Trains differential-attention graph transformers on graphs of any size.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -39,17 +37,15 @@ Settings = Annotated[
 def main() -> NoReturn:
     """Runs the command line and exits with its code."""
     logging.basicConfig(level=logging.WARNING, format="warning: %(message)s", stream=sys.stderr)
+    arguments = sys.argv[1:] or ["--help"]
     try:
-        code = app(standalone_mode=False)
+        code = app(arguments, standalone_mode=False)
     except DNFormerError as error:
         _fail(str(error), error.exit_code)
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message())
-        sys.exit(2)
-    except click.ClickException as error:
-        _fail(error.format_message(), 2)
-    except (KeyboardInterrupt, click.Abort):
-        _fail("stopped; the same command goes on from the last checkpoint", 130)
+    except typer.Abort:
+        _fail("stopped", 130)
+    except typer.TyperException as error:
+        _fail(f"{error} (see dnformer --help)", 2)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"{where}{error.strerror or error}", 1)
@@ -248,11 +244,15 @@ def train(
     with _waiting("loading torch"):
         from dnformer.train import launch
 
-    with _training_progress(parsed) as progress:
-        if repeat > 1:
-            result = launch.repeat(parsed, repeat, fresh=fresh, progress=progress)
-        else:
-            result = launch.train(parsed, fresh=fresh, progress=progress)
+    try:
+        with _training_progress(parsed) as progress:
+            if repeat > 1:
+                result = launch.repeat(parsed, repeat, fresh=fresh, progress=progress)
+            else:
+                result = launch.train(parsed, fresh=fresh, progress=progress)
+    except KeyboardInterrupt:
+        _say("stopped; the same command goes on from the last checkpoint")
+        raise typer.Exit(130) from None
     _print_result(result, as_json)
 
 

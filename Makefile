@@ -1,0 +1,30 @@
+# make demo    trains the main job on a generated graph
+# make test    runs the tests
+# make check   what CI runs: format, lint, types, import directions, tests
+# make env     the environment in .venv, which the others make by themselves
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+.PHONY: env demo test lint check
+
+env: .venv/.installed
+
+.venv/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: env
+	$(BIN)/dnformer ingest synthetic:sbm --nodes 10000 --out cache/demo
+	$(BIN)/dnformer train jobs/configs/demo.yaml --fresh
+
+test: env
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: env
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: lint test
