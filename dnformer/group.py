@@ -27,8 +27,8 @@ class Group:
             return data
         length = torch.tensor([-1 if data is None else len(data)], device=self.device)
         dist.broadcast(length, src=0)
-        if int(length) < 0:
-            return None
+        if int(length) <= 0:
+            return None if int(length) < 0 else b""
         if data is None or self.rank > 0:
             data = bytes(int(length))
         content = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(self.device)
