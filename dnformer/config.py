@@ -27,13 +27,15 @@ from dnformer.errors import ConfigError
 RUNTIME: JsonDict = {"runtime": True}
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
-FanOut = Annotated[int, Field(ge=-1)]
+FanOut = Annotated[int, Field(ge=-1, strict=True)]
 
 
 class Section(BaseModel):
     """Base of every section: frozen, and an unknown key is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False
+    )
 
 
 class SplitConfig(Section):
@@ -47,7 +49,11 @@ class SplitConfig(Section):
         None, description="round(a N / K) nodes of each class train, int(b N) validate, rest test"
     )
     planetoid: int | None = Field(
-        None, ge=1, description="this many a class train, 500 others validate, 1,000 others test"
+        None,
+        ge=1,
+        # beside `column: true`, a lax `planetoid: true` would be 1 a class
+        strict=True,
+        description="this many a class train, 500 others validate, 1,000 others test",
     )
     file: str | None = Field(
         None, description=".npz or .json of node indices: train, val (or valid), test"
@@ -324,10 +330,16 @@ class _UniqueKeyLoader(yaml.SafeLoader):
     """Safe YAML in which a key given twice is an error: the first would be lost silently."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        twice = sorted({str(key) for key in keys if keys.count(key) > 1})
-        if twice:
-            raise ConfigError(f"key {twice[0]!r} stands twice (line {node.start_mark.line + 1})")
+        seen: list[Any] = []
+        for key_node, _ in node.value:
+            # `<<` stands for no value; the base class merges it
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                line = key_node.start_mark.line + 1
+                raise ConfigError(f"key {str(key)!r} stands twice (line {line})")
+            seen.append(key)
         return super().construct_mapping(node, deep)
 
 
