@@ -1,0 +1,68 @@
+"""Fixtures of the whole tree: graphs written and opened for real, and an S3 server in a thread."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dnformer.data.cache import write_cache
+from dnformer.data.graph import Graph, open_graph
+from dnformer.data.table import GraphTable, NodeColumns
+
+Pairs = list[tuple[int, int]]
+
+
+def _table(edges: Pairs, **columns: Any) -> GraphTable:
+    pairs = np.array(edges, dtype=np.int64).reshape(-1, 2)
+    order = np.lexsort((pairs[:, 0], pairs[:, 1]))
+    return GraphTable(
+        nodes=NodeColumns(**{"num_nodes": int(pairs.max(initial=-1)) + 1} | columns),
+        src=pairs[order, 0].copy(),
+        dst=pairs[order, 1].copy(),
+        policies={"direction": "directed"},
+        counts={"edges_read": len(edges)},
+    )
+
+
+@pytest.fixture(scope="session")
+def make_table() -> Callable[..., GraphTable]:
+    """(src, dst) pairs and node columns as a clean table."""
+    return _table
+
+
+@pytest.fixture(scope="session")
+def make_graph(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Graph]:
+    """The same as an open graph; `split` and `seed` are `open_graph`'s."""
+
+    def make(edges: Pairs, *, split: Any = None, seed: int = 0, **columns: Any) -> Graph:
+        folder = tmp_path_factory.mktemp("graph")
+        write_cache(_table(edges, **columns), str(folder / "data"), source="test")
+        return open_graph(folder / "data", split=split, seed=seed, cache_dir=folder / "cache")
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    """The URI of an empty bucket on a moto server, to which AWS_* in the environment lead."""
+    import boto3
+    import s3fs
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    # file systems are kept by their arguments, and would remember another server's address
+    s3fs.S3FileSystem.clear_instance_cache()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "test")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        bucket = f"bucket-{uuid.uuid4().hex[:8]}"
+        boto3.client("s3").create_bucket(Bucket=bucket)
+        yield f"s3://{bucket}"
+    s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()
