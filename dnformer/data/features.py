@@ -1,21 +1,28 @@
-"""Features and labels as `NodeColumns` wants them: finite float32, classes 0..K-1, refused by row.
+"""Features, labels and splits as `NodeColumns` wants them; what it does not want is refused.
 
 Every source hands its columns through here, so the same bad value gets the same message.
 `where(row)` names a row as a person finds it, for example "nodes.csv row 17".
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 import scipy.sparse as sp
 
-from dnformer.data.table import Features, Int64Array
+from dnformer.data.table import SPLITS, Features, Int64Array
 from dnformer.errors import DataError
 
 Layout: TypeAlias = Literal["auto", "dense", "sparse"]
 Where: TypeAlias = Callable[[int], str]
+
+TEXT = pa.large_string()  # a string array of Arrow's ends at 2 GB
+
+_SPLIT_CODES = {**SPLITS, "valid": SPLITS["val"], "validation": SPLITS["val"], "": 0}
 
 # an entry takes 8 bytes in CSR and 4 in a dense matrix: at 25 % CSR takes half
 _SPARSE_PERCENT = 25
@@ -62,6 +69,54 @@ def finite_csr(x: Any, *, where: Where) -> Any:
         raise DataError(f"{found}; store each entry once (scipy: x.sum_duplicates())")
     out.eliminate_zeros()
     return out
+
+
+def arrow_block(
+    column: Any, name: str, *, where: Where, width: int | None
+) -> npt.NDArray[np.float32]:
+    """An Arrow column of numbers as `[N, 1]`, or one of lists of numbers as `[N, width]`.
+
+    `width` None takes the length of the first list. N is at least 1.
+
+    Raises:
+        DataError: a value is missing, no number or not finite, or a list has another length.
+    """
+    is_list, kind = _is_list(column.type), column.type
+    if is_list:
+        kind = kind.value_type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        found = f"{where(0)} and on: column {name!r} is {column.type}, not numbers"
+        raise DataError(f"{found}; choose the feature columns with features")
+    if column.null_count:
+        raise _missing(where(first_true(pc.is_null(column))), name)
+    if not is_list:
+        width = width or 1
+    else:
+        lengths = pc.list_value_length(column).to_numpy()
+        width = int(lengths[0]) if width is None else width
+        ragged = np.flatnonzero(lengths != width)
+        if ragged.size or not width:
+            row = int(ragged[0]) if ragged.size else 0
+            found = f"{where(row)}: column {name!r} has {lengths[row]} values"
+            raise DataError(
+                f"{found}, expected {width or 'at least 1'}; features are one column of equally "
+                "long lists, or columns of numbers: choose them with features"
+            )
+        column = pc.list_flatten(column)
+        if column.null_count:
+            raise _missing(where(first_true(pc.is_null(column)) // width), name)
+    if not is_list and width != 1:
+        raise DataError(f"{where(0)} and on: column {name!r} is {kind}, expected lists of {width}")
+    return finite(
+        column.to_numpy().reshape(-1, width),
+        where=where,
+        column=lambda at: f"{name}[{at}]" if is_list else name,
+    )
+
+
+def _is_list(kind: Any) -> bool:
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def lay_out(x: Any, layout: Layout) -> Features:
@@ -138,6 +193,106 @@ def count_classes(y: Int64Array, *, num_classes: int | None, where: Where) -> in
             "or give num_classes"
         )
     return int(y[top]) + 1
+
+
+def first_true(mask: Any) -> int:
+    """Position of the first true value of an Arrow array, -1 where there is none."""
+    return int(pc.index(mask, pa.scalar(True)).as_py())
+
+
+def arrow_kind(of: Any, *, numbers: bool) -> Any:
+    """What an Arrow type is read as: int64, TEXT, with `numbers` also float64; else None."""
+    if pa.types.is_integer(of) or (numbers and pa.types.is_boolean(of)):
+        return pa.int64()
+    if pa.types.is_string(of) or pa.types.is_large_string(of) or pa.types.is_string_view(of):
+        return TEXT
+    return pa.float64() if numbers and pa.types.is_floating(of) else None
+
+
+def plain_integers(text: Any) -> Any:
+    """Arrow's `text` as int64 where each, or null, is the plain form of one; None otherwise."""
+    try:
+        integers = pc.cast(text, pa.int64())
+    except pa.ArrowInvalid:
+        return None
+    same = pc.all(pc.equal(pc.cast(integers, TEXT), text), min_count=0)
+    return integers if same.as_py() else None
+
+
+def arrow_labels(
+    column: Any, name: str, *, is_csv: bool, num_classes: int | None, where: Where
+) -> tuple[Int64Array, int, list[str] | None]:
+    """Labels -1..K-1 of an Arrow column of int64, float64 or TEXT, K, and the names of classes.
+
+    Null, -1 and "" are no label. Text is names, ranked by their UTF-8 bytes; in CSV it is
+    numbers where all are whole, with or without ".0".
+
+    Raises:
+        DataError: a number is not whole or out of range, or `num_classes` is another number.
+    """
+    if column.type == TEXT:
+        column = pc.if_else(pc.equal(column, ""), pa.scalar(None, TEXT), column)
+        whole = plain_integers(pc.replace_substring_regex(column, r"\.0*$", "")) if is_csv else None
+        if whole is None:
+            return _class_names(column, name, is_csv=is_csv, num_classes=num_classes, where=where)
+        column = whole
+    elif column.type == pa.float64():
+        column = _whole(column, name, where)
+    y: Int64Array = pc.fill_null(column, -1).to_numpy()
+    return y, count_classes(y, num_classes=num_classes, where=where), None
+
+
+def _whole(column: Any, name: str, where: Where) -> Any:
+    """A float64 column as int64."""
+    odd = pc.or_(pc.not_equal(column, pc.floor(column)), pc.greater(pc.abs(column), 2.0**53))
+    row = first_true(odd)
+    if row >= 0:
+        found = f"{where(row)}: {name} {column[row]}"
+        raise DataError(f"{found} is no class; classes are whole numbers from 0, or names")
+    return pc.cast(column, pa.int64())
+
+
+def _class_names(
+    column: Any, name: str, *, is_csv: bool, num_classes: int | None, where: Where
+) -> tuple[Int64Array, int, list[str]]:
+    if is_csv:
+        with suppress(pa.ArrowInvalid):  # raised by names, which is what we expect
+            _whole(pc.cast(column, pa.float64()), name, where)
+    names = pc.unique(column).drop_null()
+    names = names.take(pc.sort_indices(names))
+    if num_classes not in (None, len(names)):
+        found = f"{where(0)} and on: {name} has {len(names)} class names"
+        raise DataError(f"{found}, but num_classes is {num_classes}; leave num_classes out")
+    y: Int64Array = pc.fill_null(pc.index_in(column, value_set=names), -1).to_numpy()
+    return y.astype(np.int64), len(names), names.to_pylist()
+
+
+def arrow_split(column: Any, name: str, *, where: Where) -> npt.NDArray[np.int8]:
+    """Split codes of an Arrow column of TEXT; null and "" are no split.
+
+    Raises:
+        DataError: a value is none of train, val (valid, validation), test, or one has no row.
+    """
+    if column.type != TEXT and column.null_count < len(column):
+        found = f"{where(0)} and on: column {name!r} is {column.type}"
+        raise DataError(f"{found}; it must hold train, val, test or nothing")
+    column = pc.fill_null(pc.cast(column, TEXT), "")
+    at = pc.index_in(column, value_set=pa.array(list(_SPLIT_CODES), TEXT))
+    row = first_true(pc.is_null(at))
+    if row >= 0:
+        found = f"{where(row)}: {name} {column[row].as_py()!r}"
+        raise DataError(f"{found} is no split; allowed are train, val, test or nothing")
+    by_position = np.array(list(_SPLIT_CODES.values()), dtype=np.int8)
+    codes: npt.NDArray[np.int8] = by_position[at.to_numpy()]
+    for part, code in SPLITS.items():
+        if not (codes == code).any():
+            found = f"{where(0)} and on: no row has {part} in column {name!r}"
+            raise DataError(f"{found}; fill it, or rename the column to leave it out")
+    return codes
+
+
+def _missing(where: str, name: str) -> DataError:
+    return DataError(f"{where}: {name} has no value; fill it, or drop the row")
 
 
 def _float32(values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float32], int | None]:
