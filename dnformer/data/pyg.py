@@ -8,7 +8,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from dnformer.data.features import Layout, count_classes, finite, finite_csr, lay_out
 from dnformer.data.table import SPLITS, Features, Int64Array, NodeColumns, RawGraph
@@ -37,7 +37,7 @@ def from_data(
         DataError: a part is missing, has another shape or type, or a value is not allowed.
     """
     if not isinstance(data, Data):
-        mend = "; call its to_homogeneous() first" if hasattr(data, "to_homogeneous") else ""
+        mend = "; call its to_homogeneous() first" if isinstance(data, HeteroData) else ""
         found = f"a {type(data).__name__} is not supported"
         raise DataError(f"{found}, only torch_geometric.data.Data with one type of node{mend}")
     edge_index = _edge_index(data)
