@@ -2,7 +2,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -50,6 +50,7 @@ def brute_force(pairs: Pairs, policies: Policies) -> tuple[Pairs, dict[str, int]
     }
 
 
+@settings(deadline=None)
 @given(
     pairs=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=30),
     direction=st.sampled_from(["directed", "undirected"]),
