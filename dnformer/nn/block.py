@@ -69,7 +69,7 @@ class Block(nn.Module):
         attention: DiffAttention,
         *,
         norm: str = "post",
-        ffn_expansion: float = 2,
+        ffn_expansion: float = 2.0,
         activation: str = "relu",
         dropout: float = 0.5,
     ) -> None:

@@ -67,7 +67,7 @@ class DNFormer(nn.Module):
         lambda_init: float = 0.2,
         lambda_bound: str = "softplus",
         norm: str = "post",
-        ffn_expansion: float = 2,
+        ffn_expansion: float = 2.0,
         activation: str = "relu",
         head_norm: bool = False,
         self_loops: bool = True,

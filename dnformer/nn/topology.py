@@ -6,6 +6,7 @@ N source nodes, M destination nodes, E edges.
 import torch
 from jaxtyping import Int
 from torch import Tensor
+from torch_geometric import EdgeIndex
 
 from dnformer.errors import DataError
 from dnformer.ops import Topology
@@ -19,7 +20,9 @@ def to_topology(edge_index: Int[Tensor, "2 E"], *, num_dst: int, num_src: int) -
     Raises:
         DataError: an index is out of range.
     """
-    row, col = edge_index[0].long(), edge_index[1].long()
+    if isinstance(edge_index, EdgeIndex):
+        edge_index = edge_index.as_tensor()
+    row, col = edge_index.long()
     if row.numel():
         ordered = (col[1:] >= col[:-1]).all().long()
         # one wait for the GPU, not five

@@ -3,7 +3,8 @@
 Each gathers a few edges at a time: no tensor of E x D or E x R is allocated, and what a chunk
 gathered is still in cache when it is used. On whole tensors the same operations spend most of
 their time on mapping fresh memory (E = 200,000, H = 2, D = 32: four times slower). On CPU the
-sums run in a fixed order, whatever the number of threads.
+sums over edges run in a fixed order, whatever the number of threads (within a matrix product the
+order is the BLAS library's).
 
 E edges, H heads, R width of the lambda hidden layer. P is the number of products an edge has
 (heads, or heads x branches), D the width of each.
