@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from dnformer.data.cache import write_cache
 from dnformer.data.graph import Graph, open_graph
@@ -13,10 +14,20 @@ from dnformer.data.table import GraphTable, NodeColumns
 
 Pairs = list[tuple[int, int]]
 
+# the same examples on every machine, however slow it is
+settings.register_profile("dnformer", deadline=None, derandomize=True)
+settings.load_profile("dnformer")
+
+
+_DTYPES = {"x": np.float32, "y": np.int64, "split": np.int8}
+
 
 def _table(edges: Pairs, **columns: Any) -> GraphTable:
     pairs = np.array(edges, dtype=np.int64).reshape(-1, 2)
     order = np.lexsort((pairs[:, 0], pairs[:, 1]))
+    for name in _DTYPES.keys() & columns.keys():
+        if isinstance(columns[name], list):
+            columns[name] = np.array(columns[name], dtype=_DTYPES[name])
     return GraphTable(
         nodes=NodeColumns(**{"num_nodes": int(pairs.max(initial=-1)) + 1} | columns),
         src=pairs[order, 0].copy(),
@@ -28,7 +39,7 @@ def _table(edges: Pairs, **columns: Any) -> GraphTable:
 
 @pytest.fixture(scope="session")
 def make_table() -> Callable[..., GraphTable]:
-    """(src, dst) pairs and node columns as a clean table."""
+    """(src, dst) pairs and node columns (x, y and split may be lists) as a clean table."""
     return _table
 
 

@@ -43,7 +43,7 @@ def write_cache(
         uri: folder of the dataset; empty, new, or a dataset.
         source: what was ingested, for the manifest.
         split: default split recipe, recorded outside the fingerprint.
-        overwrite: replace another dataset that is there.
+        overwrite: replace the dataset that is there, also an equal or a damaged one.
         part_bytes: size of a part before compression, at least one block of nodes.
 
     Returns:
@@ -54,9 +54,11 @@ def write_cache(
     """
     uri = storage.absolute(uri)
     manifest = _manifest(table, source, split)
-    if not _make_room(uri, manifest, overwrite):
-        return read_manifest(uri), False
-    storage.write_bytes(storage.join(uri, _MARKER), b"")
+    found = _make_room(uri, manifest.fingerprint, overwrite)
+    if found is not None and found.split == split:
+        return found, False
+    if found is not None:
+        return _publish(uri, found.model_copy(update={"split": split})), True
     nodes = table.nodes
     row_bytes = _node_row_bytes(nodes)
     node_ranges = _row_ranges(nodes.num_nodes, row_bytes, part_bytes)
@@ -70,11 +72,14 @@ def write_cache(
             f"{uri}/ids", _id_tables(nodes, part_bytes), _ID_BYTES, ("index",)
         ),
     }
-    manifest = manifest.model_copy(update=files)
+    return _publish(uri, manifest.model_copy(update=files)), True
+
+
+def _publish(uri: str, manifest: Manifest) -> Manifest:
     text = manifest.model_dump_json(indent=1, exclude_none=True)
     storage.write_bytes(storage.join(uri, NAME), text.encode())
     storage.remove(storage.join(uri, _MARKER))
-    return manifest, True
+    return manifest
 
 
 def _manifest(table: GraphTable, source: str, split: SplitConfig | None) -> Manifest:
@@ -104,7 +109,7 @@ def _manifest(table: GraphTable, source: str, split: SplitConfig | None) -> Mani
         created_by=f"dnformer {version('dnformer')}",
         edges=[one],
         nodes=[one.model_copy(update={"rows": nodes.num_nodes})],
-        id_files=[],
+        id_files=[] if nodes.ids is None else [one.model_copy(update={"rows": nodes.num_nodes})],
     )
     return manifest.model_copy(update={"fingerprint": _fingerprint(table, manifest)})
 
@@ -126,32 +131,30 @@ def _fingerprint(table: GraphTable, manifest: Manifest) -> str:
     return hasher.digest(manifest.schema_values())
 
 
-def _make_room(uri: str, manifest: Manifest, overwrite: bool) -> bool:
-    """Whether to write; leftovers of an ingest that was interrupted are removed."""
+def _make_room(uri: str, fingerprint: str, overwrite: bool) -> Manifest | None:
+    """The equal dataset that is there; else None, once the folder is marked and cleared."""
     names = storage.list_names(uri)
-    if NAME in names:
+    if NAME in names and not overwrite:
         try:
             found = read_manifest(uri)
-        except DataError:
-            if not overwrite:
-                raise
-            found = None
-        if found is not None and found.fingerprint == manifest.fingerprint:
-            if found.split == manifest.split:
-                return False
-        elif not overwrite:
+        except DataError as error:
+            raise DataError(f"{error}; --overwrite replaces what is there") from None
+        if found.fingerprint != fingerprint:
             raise DataError(
-                f"{uri} holds another dataset ({found.source if found else 'damaged'}); "
-                "choose another --out, or replace it with --overwrite"
+                f"{uri} holds another dataset ({found.source}); choose another --out, or replace "
+                "it with --overwrite"
             )
-    elif names and _MARKER not in names:
+        return found
+    if names and NAME not in names and _MARKER not in names:
         raise DataError(
             f"{uri} is not empty and holds no dataset (found {names[0]}); choose another --out"
         )
-    # the manifest goes first: half a dataset must never look like one
+    # the marker first: whenever this stops, the next ingest knows the rest for leftovers;
+    # then the manifest: half a dataset must never look like one
+    storage.write_bytes(storage.join(uri, _MARKER), b"")
     for name in (NAME, *_FOLDERS):
         storage.remove(storage.join(uri, name))
-    return True
+    return None
 
 
 def _sha256(path: Path) -> str:

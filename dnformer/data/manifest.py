@@ -49,7 +49,8 @@ class Manifest(Section):
 
     @model_validator(mode="after")
     def _rows_add_up(self) -> "Manifest":
-        rows = {"edges": self.num_edges, "nodes": self.num_nodes}
+        num_ids = 0 if self.ids == "index" else self.num_nodes
+        rows = {"edges": self.num_edges, "nodes": self.num_nodes, "id_files": num_ids}
         for kind, expected in rows.items():
             found = sum(part.rows for part in getattr(self, kind))
             if found != expected:
@@ -79,7 +80,7 @@ def parse_manifest(content: bytes, uri: str) -> Manifest:
     """`content` of a manifest.json as a manifest whose file names lead inside `uri`."""
     try:
         values = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise DataError(f"{uri}/{NAME}: not valid JSON; ingest the dataset again") from None
     found = values.get("format") if isinstance(values, dict) else None
     if isinstance(found, int) and found > FORMAT:

@@ -75,15 +75,26 @@ def open_store(
         DataError: a part is missing or damaged, or its content contradicts the manifest.
     """
     target = folder / manifest.fingerprint
-    if not (target / _COMPLETE).exists():
+    names = _array_names(manifest)
+    if not _is_whole(target, names):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with FileLock(folder / f"{manifest.fingerprint}.lock"):
-            if not (target / _COMPLETE).exists():
+            if not _is_whole(target, names):
                 say(f"building the node-local store of {uri} in {target} (once on this host)")
                 _build(uri, manifest, target)
-    names = [f.stem for f in target.glob("*.npy")]
     arrays = {name: np.load(target / f"{name}.npy", mmap_mode="r") for name in names}
     return Store(**{name: np.asarray(array) for name, array in arrays.items()})
+
+
+def _array_names(manifest: Manifest) -> list[str]:
+    sparse = ["x_indptr", "x_indices", "x_values"]
+    features = {"none": [], "dense": ["x"], "sparse": sparse}[manifest.features]
+    return ["colptr", "row", "y", *features, *(["split"] if manifest.stored_split else [])]
+
+
+def _is_whole(target: Path, names: list[str]) -> bool:
+    """Whether the store was built to its end, and nobody cleaned up in it since."""
+    return all((target / name).exists() for name in (_COMPLETE, *(f"{n}.npy" for n in names)))
 
 
 def _build(uri: str, manifest: Manifest, target: Path) -> None:
@@ -143,7 +154,14 @@ def _ints(batch: pa.RecordBatch, name: str, file: str) -> Array:
     array = column(batch, name, file)
     if not pa.types.is_integer(array.type):
         raise DataError(f"{file}: column {name!r} is {array.type}, not int64; ingest again")
-    return np.asarray(array.cast(pa.int64()))
+    return _int64(array, name, file)
+
+
+def _int64(array: Any, name: str, file: str) -> Array:
+    try:
+        return np.asarray(array.cast(pa.int64()))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise DataError(f"{file}: {name} is no int64 ({error}); ingest again") from None
 
 
 def _check_edges(
@@ -245,7 +263,7 @@ def _sparse_rows(batch: pa.RecordBatch, width: int, file: str) -> tuple[Array, A
     counts = np.asarray(pc.list_value_length(index), dtype=np.int64)
     if not np.array_equal(counts, np.asarray(pc.list_value_length(value))):
         raise DataError(f"{file}: a row has more indices than values, or fewer; ingest again")
-    indices = np.asarray(index.flatten().cast(pa.int64()))
+    indices = _int64(index.flatten(), "feature index", file)
     return (
         _in_range(indices, 0, width, "feature index", file),
         _floats(value.flatten(), file),
@@ -266,4 +284,9 @@ def read_ids(uri: str, part: PartFile) -> Any:
     file = storage.join(uri, part.path)
     for batch in read_part(uri, part):
         ids = column(batch, "id", file)
-        yield np.asarray(ids) if pa.types.is_integer(ids.type) else ids.to_pylist()
+        if pa.types.is_integer(ids.type):
+            yield _int64(ids, "id", file)
+        elif pa.types.is_string(ids.type):
+            yield ids.to_pylist()
+        else:
+            raise DataError(f"{file}: ids are {ids.type}, not int64 or string; ingest again")
