@@ -37,7 +37,8 @@ def clean(raw: RawGraph, policies: Policies) -> GraphTable:
     A duplicate is an edge whose (src, dst), as given, an earlier edge has; b -> a is none of
     a -> b. `undirected` adds b -> a as often as it falls short of a -> b, so edges that came in
     both directions stay as they are, and a self-loop, its own reverse, is never doubled.
-    Takes about 24 bytes an edge beyond `raw` (32 where undirected), which is not changed.
+    Takes up to 26 bytes an edge of the result beyond `raw`, which is not changed; about 55 an
+    edge where duplicates are kept and undirected.
 
     `counts` are those of `raw` and, in edges unless named otherwise:
         edges_read: as given.
@@ -73,7 +74,7 @@ def clean(raw: RawGraph, policies: Policies) -> GraphTable:
     if policies.direction == "undirected":
         key = _with_reverses(key, num_nodes, repeated=policies.duplicates == "keep")
     dst = key // num_nodes
-    key -= dst * num_nodes
+    np.remainder(key, num_nodes, out=key)
     counts = {
         "edges_read": raw.src.size,
         "self_loops": num_loops,
@@ -116,10 +117,15 @@ def distinct(key: Int64Array) -> Int64Array:
 
 def _with_reverses(key: Int64Array, num_nodes: int, *, repeated: bool) -> Int64Array:
     """The sorted union of `key` and its reverses; of multisets where edges may be `repeated`."""
-    dst = key // num_nodes
-    reverse = (key - dst * num_nodes) * num_nodes + dst
+    both = np.concatenate([key, key])
+    reverse = both[key.size :]
+    dst = reverse // num_nodes
+    np.remainder(reverse, num_nodes, out=reverse)
+    reverse *= num_nodes
+    reverse += dst
+    del dst
     if not repeated:
-        return distinct(np.concatenate([key, reverse]))
+        return distinct(both)
     forward, forward_times = np.unique(key, return_counts=True)
     backward, backward_times = np.unique(reverse, return_counts=True)
     union = distinct(np.concatenate([forward, backward]))
