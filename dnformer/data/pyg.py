@@ -124,7 +124,7 @@ def _features(data: Data, num_nodes: int, layout: Layout) -> Features:
     where = "Data: node {}".format
     if x.layout == torch.strided:
         return lay_out(finite(x.numpy(), where=where), layout)
-    x = x.coalesce().to_sparse_csr() if x.layout == torch.sparse_coo else x
+    x = x.to_sparse_csr() if x.layout == torch.sparse_coo else x
     if x.layout != torch.sparse_csr:
         raise DataError(f"data.x has layout {x.layout}; it must be dense, sparse COO or sparse CSR")
     parts: tuple[npt.NDArray[Any], ...] = tuple(

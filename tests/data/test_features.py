@@ -1,16 +1,22 @@
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import scipy.sparse as sp
 
 from dnformer.data.features import (
+    TEXT,
     Layout,
+    arrow_block,
+    arrow_labels,
+    arrow_split,
     count_classes,
     csr_from_parts,
     finite,
     finite_csr,
     lay_out,
+    plain_integers,
 )
 from dnformer.errors import DataError
 
@@ -170,6 +176,99 @@ def test_csr_from_parts_inconsistent_is_refused(
     parts = [np.array(part) for part in (data, indices, indptr)]
     with pytest.raises(DataError, match=r"^x.npz: no CSR matrix"):
         csr_from_parts(parts[0], parts[1], parts[2], shape, name="x.npz")
+
+
+@pytest.mark.parametrize(
+    ("column", "width", "expected"),
+    [
+        (pa.array([1, 2], pa.int8()), None, [[1], [2]]),
+        (pa.array([True, False]), 1, [[1], [0]]),
+        (pa.array([[1.5, 2], [3, 4]]), None, [[1.5, 2], [3, 4]]),
+        (pa.array([[1, 2], [3, 4]], pa.list_(pa.int32(), 2)), 2, [[1, 2], [3, 4]]),
+    ],
+    ids=["integers", "booleans", "lists", "lists-of-fixed-size"],
+)
+def test_arrow_block_gives_rows(column: Any, width: int | None, expected: list[Any]) -> None:
+    block = arrow_block(pa.chunked_array([column]), "a", where=where, width=width)
+    assert block.dtype == np.float32
+    assert block.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("column", "width", "message"),
+    [
+        ([1.0, None], None, r"^nodes.csv row 2: a has no value"),
+        ([[1, 2], [3, None]], None, r"^nodes.csv row 2: a has no value"),
+        ([[1, 2], None], None, r"^nodes.csv row 2: a has no value"),
+        ([[1, 2], [3]], None, r"^nodes.csv row 2: column 'a' has 1 values, expected 2"),
+        ([[1, 2], [3, 4]], 3, r"^nodes.csv row 1: column 'a' has 2 values, expected 3"),
+        ([1, 2], 2, r"^nodes.csv row 1 and on: column 'a' is int64, expected lists of 2"),
+        (["1", "2"], None, r"^nodes.csv row 1 and on: column 'a' is string, not numbers"),
+        ([["1"], ["2"]], None, r"^nodes.csv row 1 and on: column 'a' is list<.*>, not numbers"),
+        ([1.0, float("nan")], None, r"^nodes.csv row 2: a is nan"),
+        ([[1, 2], [3, 1e39]], None, r"^nodes.csv row 2: a\[1\] is 1e\+39"),
+    ],
+)
+def test_arrow_block_bad_value_is_refused(
+    column: list[Any], width: int | None, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        arrow_block(pa.chunked_array([pa.array(column)]), "a", where=where, width=width)
+
+
+@pytest.mark.parametrize(
+    ("labels", "is_csv", "expected"),
+    [
+        (pa.array([1, None, 0]), False, ([1, -1, 0], 2, None)),
+        (pa.array([1.0, None, 0.0]), False, ([1, -1, 0], 2, None)),
+        (pa.array(["10", "", "9"], TEXT), False, ([0, -1, 1], 2, ["10", "9"])),
+        (pa.array(["1", "", "0.0"], TEXT), True, ([1, -1, 0], 2, None)),
+        (pa.array([None], TEXT), False, ([-1], 0, [])),
+    ],
+    ids=["integers", "floats", "names", "csv-numbers", "none"],
+)
+def test_arrow_labels_gives_classes(labels: Any, is_csv: bool, expected: Any) -> None:
+    y, *rest = arrow_labels(
+        pa.chunked_array([labels]), "y", is_csv=is_csv, num_classes=None, where=where
+    )
+    assert y.dtype == np.int64
+    assert (y.tolist(), *rest) == expected
+
+
+def test_arrow_split_gives_codes_and_refuses_others() -> None:
+    names = ["test", None, "valid", "train", ""]
+    assert arrow_split(pa.chunked_array([names], TEXT), "s", where=where).tolist() == [
+        3,
+        0,
+        2,
+        1,
+        0,
+    ]
+    with pytest.raises(DataError, match=r"^nodes.csv row 2: s 'Train' is no split; allowed are"):
+        arrow_split(pa.chunked_array([["val", "Train"]], TEXT), "s", where=where)
+    with pytest.raises(DataError, match=r"no row has test in column 's'"):
+        arrow_split(pa.chunked_array([["val", "train"]], TEXT), "s", where=where)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (["0", "-5", None, str(2**63 - 1)], [0, -5, None, 2**63 - 1]),
+        ([None], [None]),
+        (["1", "01"], None),
+        (["1", "+1"], None),
+        (["1", "-0"], None),
+        (["1", "0x1"], None),
+        (["1", "1.0"], None),
+        (["1", str(2**63)], None),
+    ],
+    ids=str,
+)
+def test_plain_integers_takes_plain_forms_only(
+    text: list[str | None], expected: list[int | None] | None
+) -> None:
+    found = plain_integers(pa.chunked_array([text], TEXT))
+    assert (found if found is None else found.to_pylist()) == expected
 
 
 @pytest.mark.parametrize(
