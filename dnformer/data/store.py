@@ -101,6 +101,7 @@ def _build(uri: str, manifest: Manifest, target: Path) -> None:
     temporary = target.with_name(f".{target.name}.tmp")
     for leftover in (temporary, target):
         shutil.rmtree(leftover, ignore_errors=True)
+    _check_space(uri, manifest, target.parent)
     temporary.mkdir()
     try:
         hasher = fp.BlockHasher(manifest.num_nodes)
@@ -119,6 +120,27 @@ def _build(uri: str, manifest: Manifest, target: Path) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def _check_space(uri: str, manifest: Manifest, folder: Path) -> None:
+    """Refuses what the disk can't hold: writing to a map on a full disk kills the process."""
+    values = manifest.num_nodes * manifest.num_features if manifest.features == "dense" else 0
+    needed = (
+        manifest.num_nodes * (8 + 8 + 8 + 1)
+        + manifest.num_edges * _index_type(manifest).itemsize
+        + values * 4
+        + manifest.num_values * 8
+    )
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise DataError(
+            f"the node-local store of {uri} takes {needed >> 20:,} MiB, {folder} has "
+            f"{free >> 20:,} MiB free; set cache.dir to a folder on a larger disk"
+        )
+
+
+def _index_type(manifest: Manifest) -> np.dtype[Any]:
+    return np.dtype(np.int32 if manifest.num_nodes < 2**31 else np.int64)
+
+
 def _create(folder: Path, name: str, dtype: Any, shape: tuple[int, ...]) -> Array:
     if 0 in shape:  # nothing to map
         array: Array = np.zeros(shape, dtype)
@@ -129,8 +151,7 @@ def _create(folder: Path, name: str, dtype: Any, shape: tuple[int, ...]) -> Arra
 
 def _build_edges(uri: str, manifest: Manifest, folder: Path, hasher: fp.BlockHasher) -> None:
     num_nodes = manifest.num_nodes
-    index_type = np.int32 if num_nodes < 2**31 else np.int64
-    row = _create(folder, "row", index_type, (manifest.num_edges,))
+    row = _create(folder, "row", _index_type(manifest), (manifest.num_edges,))
     degree = np.zeros(num_nodes, dtype=np.int64)
     done, last = 0, (-1, -1)
     for part in manifest.edges:
@@ -246,8 +267,11 @@ def _sparse_writer(
         indices, values, counts = _sparse_rows(batch, manifest.num_features, file)
         local = np.concatenate([[0], np.cumsum(counts)])
         begin, end = int(indptr[rows.start]), int(indptr[rows.start] + local[-1])
-        if end > manifest.num_values:
-            raise DataError(f"{file}: more feature values than the manifest says; ingest again")
+        missing = manifest.num_values - end
+        if missing < 0 or (missing and rows.stop == manifest.num_nodes):
+            raise DataError(
+                f"{file}: {end} feature values, not {manifest.num_values}; ingest again"
+            )
         indptr[rows.start + 1 : rows.stop + 1] = begin + local[1:]
         all_indices[begin:end], all_values[begin:end] = indices, values
         fp.hash_sparse_rows(hasher, rows.start, local, indices, values)
