@@ -38,7 +38,6 @@ from dnformer.data.table import Features, Int64Array, NodeColumns, RawGraph
 from dnformer.errors import ConfigError, DataError
 
 _log = logging.getLogger("dnformer")
-
 _COMPRESSIONS = {".csv": None, ".csv.gz": "gzip", ".csv.zst": "zstd"}
 _MAX_INT64 = 2**63 - 1
 

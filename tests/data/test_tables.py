@@ -50,6 +50,7 @@ def pairs(raw: RawGraph) -> list[tuple[int, int]]:
 
 
 EDGES = "src,dst\n0,1\n2,1\n"
+NOT_UTF8 = pa.array([b"\xff"]).view(pa.string())
 NODES = "id\n0\n1\n2\n"
 
 
@@ -271,14 +272,6 @@ def test_read_tables_num_classes_and_labels_without_value(tmp_path: Path) -> Non
     assert raw.nodes.num_classes == 9
 
 
-def test_read_tables_every_name_of_a_split(tmp_path: Path) -> None:
-    names = ["train", "val", "valid", "validation", "test", "", None]
-    nodes = {"id": range(7), "split": names}
-    raw = read(str(tmp_path), EDGES, nodes)
-    assert raw.nodes.split is not None
-    assert raw.nodes.split.tolist() == [1, 2, 2, 2, 3, 0, 0]
-
-
 def test_read_tables_several_files_count_rows_each(folder: str) -> None:
     write(f"{folder}/e-0.csv", "src,dst\na,b\nb,a\n")
     write(f"{folder}/e-1.csv", "src,dst\n")
@@ -323,216 +316,116 @@ def test_read_tables_other_edge_columns_warn(folder: str, caplog: pytest.LogCapt
     assert not caplog.messages
 
 
-REFUSED: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
-    "dangling": (
-        "src,dst\n0,1\n3,1\n",
-        NODES,
-        {},
-        r"^{f}/edges.csv row 2: src 3 is no node of {f}/nodes.csv; add the node or",
-    ),
-    "dangling-string": (
-        {"src": ["a"], "dst": ["zz"]},
-        {"id": ["a"]},
-        {},
-        r"^{f}/edges.parquet row 1: dst 'zz' is no node of",
-    ),
-    "dangling-sparse-ids": (
-        {"src": [5], "dst": [6]},
-        {"id": [5, 7]},
-        {},
-        r"^{f}/edges.parquet row 1: dst 6 is no node of",
-    ),
-    "negative-id": ("src,dst\n0,1\n1,-1\n", None, {}, r"edges.csv row 2: dst -1 is negative;"),
-    "negative-node": (EDGES, {"id": [0, 1, -2]}, {}, r"nodes.parquet row 3: id -2 is negative"),
-    "null-id": ({"src": [0, None], "dst": [1, 1]}, None, {}, r"row 2: src None is empty;"),
-    "all-null-ids": ({"src": [None], "dst": [None]}, None, {}, r"row 1: src None is empty;"),
-    "empty-id": ("src,dst\na,b\na,\n", None, {}, r"edges.csv row 2: dst '' is empty;"),
-    "empty-string-id": (EDGES, {"id": ["", "1"]}, {}, r"nodes.parquet row 1: id '' is empty;"),
-    "huge-id": (
-        {"src": np.array([1, 2**63], np.uint64), "dst": [1, 1]},
-        None,
-        {},
-        r"edges.parquet row 2: src 9223372036854775808 is too large;",
-    ),
-    "float-id": ({"src": [0.5], "dst": [1]}, None, {}, r"column 'src' is double; it must be int"),
-    "binary-id": ({"src": [b"a"], "dst": [b"b"]}, None, {}, r"column 'src' is binary; it must be"),
-    "not-utf8-id": (
-        {"src": pa.array([b"\xff"]).view(pa.string()), "dst": ["b"]},
-        None,
-        {},
-        r"edges.parquet row 1 and on: column 'src': .*UTF8",
-    ),
-    "mixed-ends": (
-        {"src": [1], "dst": ["a"]},
-        None,
-        {},
-        r"src of {f}/edges.parquet is int64 and dst of {f}/edges.parquet is large_string; ids",
-    ),
-    "mixed-tables": (EDGES.replace("0", "a"), {"id": [1]}, {}, r"row 1: src 'a' is no plain int"),
-    "mixed-tables-zero": ("src,dst\n1,01\n", {"id": [1]}, {}, r"row 1: dst '01' is no plain int"),
-    "duplicate-node": (
-        EDGES,
-        "id\n0\n1\n2\n1\n",
-        {},
-        r"^{f}/nodes.csv row 4: id 1 repeats {f}/nodes.csv row 2; a node has one row",
-    ),
-    "duplicate-node-string": (EDGES, {"id": ["b", "a", "b"]}, {}, r"row 3: id 'b' repeats .*row 1"),
-    "nan-feature": (
-        EDGES,
-        "id,a,b\n2,1,1\n1,1,nan\n0,1,1\n",
-        {},
-        r"^{f}/nodes.csv row 2: b is nan; it must be a finite number",
-    ),
+EDGES_REFUSED: dict[str, tuple[Any, str]] = {
+    "negative-id": ("src,dst\n0,1\n1,-1\n", r"edges.csv row 2: dst -1 is negative;"),
+    "null-id": ({"src": [0, None], "dst": [1, 1]}, r"row 2: src None is empty;"),
+    "all-null-ids": ({"src": [None], "dst": [None]}, r"row 1: src None is empty;"),
+    "empty-id": ("src,dst\na,b\na,\n", r"edges.csv row 2: dst '' is empty;"),
+    "huge-id": ({"src": [1], "dst": pa.array([2**63], pa.uint64())}, r"row 1: dst 92.*8 is too l"),
+    "float-id": ({"src": [0.5], "dst": [1]}, r"column 'src' is double; it must be int"),
+    "binary-id": ({"src": [b"a"], "dst": [b"b"]}, r"column 'src' is binary; it must be"),
+    "not-utf8-id": ({"src": NOT_UTF8, "dst": ["b"]}, r"row 1 and on: column 'src': .*UTF8"),
+    "mixed-ends": ({"src": [1], "dst": ["a"]}, r"src of .*edges.parquet is int64 and dst of .* is"),
+    "no-src": ("a,b\n0,1\n", r"/edges.csv: no column 'src'; it has a, b; name the column with src"),
+    "near-dst": ("src,dts\n0,1\n", r"no column 'dst' \(did you mean 'dts'\?\); it has"),
+    "twice-src": ("src,src,dst\n0,1,2\n", r"edges.csv: 2 columns 'src'; rename all but"),
+    "no-edges": ("src,dst\n", r"/edges.csv: no rows; the table must have at least one"),
+    "empty-file": ("", r"/edges.csv: cannot be read as CSV: Empty CSV file"),
+    "ragged-edges": ("src,dst\n\n0,1\n2\n", r"edges.csv row 2: 1 values, expected 2 as"),
+}
+
+NODES_REFUSED: dict[str, tuple[Any, str]] = {
+    "negative-node": ({"id": [0, 1, -2]}, r"nodes.parquet row 3: id -2 is negative"),
+    "empty-string-id": ({"id": ["", "1"]}, r"nodes.parquet row 1: id '' is empty;"),
+    "duplicate-node": ("id\n0\n1\n2\n1\n", r"/nodes.csv row 4: id 1 repeats .*nodes.csv row 2; a"),
+    "nan-feature": ("id,a,b\n2,1,1\n1,1,nan\n0,1,1\n", r"/nodes.csv row 2: b is nan; it must be a"),
     "infinite-feature": (
-        EDGES,
-        {"id": [2, 1, 0], "x": [[1.0, 2.0], [1.0, 2.0], [1.0, float("-inf")]]},
-        {},
-        r"^{f}/nodes.parquet row 3: x\[1\] is -inf; it must be a finite number",
+        {"id": [1, 0], "x": [[1.0], [float("-inf")]]},
+        r"row 2: x\[0\] is -inf; it",
     ),
-    "large-feature": (EDGES, "id,a\n0,1e39\n1,1\n2,1\n", {}, r"row 1: a is 1e\+39; it must be at"),
-    "null-feature": (EDGES, {"id": [0, 1, 2], "a": [1, None, 1]}, {}, r"row 2: a has no value;"),
-    "empty-csv-feature": (EDGES, "id,a\n0,1\n1,\n2,1\n", {}, r"nodes.csv row 2: a has no value;"),
-    "null-list": (EDGES, {"id": [0, 1, 2], "x": [[1], None, [1]]}, {}, r"row 2: x has no value"),
-    "null-in-list": (
-        EDGES,
-        {"id": [0, 1, 2], "x": [[1, 2], [3, None], [5, 6]]},
-        {},
-        r"row 2: x has no val",
-    ),
-    "text-feature": (
-        EDGES,
-        {"id": [0, 1, 2], "name": ["x", "y", "z"]},
-        {},
-        r"column 'name' is string, not numbers; choose the feature columns with features",
-    ),
-    "text-csv-feature": (
-        EDGES,
-        "id,a,name\n0,1,5\n1,1,abc\n2,1,5\n",
-        {},
-        r"^{f}/nodes.csv row 2: name is 'abc', not a number; .* with features$",
-    ),
-    "id-as-feature": (EDGES, NODES, {"features": ["id"]}, r"column 'id' is large_string, not num"),
+    "large-feature": ("id,a\n0,1e39\n1,1\n2,1\n", r"row 1: a is 1e\+39; it must be at"),
+    "null-feature": ({"id": [0, 1, 2], "a": [1, None, 1]}, r"row 2: a has no value;"),
+    "empty-csv-feature": ("id,a\n0,1\n1,\n2,1\n", r"nodes.csv row 2: a has no value;"),
+    "null-in-list": ({"id": [0, 1, 2], "x": [[1, 2], [3, None], [5, 6]]}, r"row 2: x has no val"),
+    "text-feature": ({"id": [0, 1, 2], "name": ["x", "y", "z"]}, r"column 'name' is string, not n"),
+    "text-csv-feature": ("id,a,name\n0,1,5\n1,1,abc\n2,1,5\n", r"/nodes.csv row 2: name is 'abc',"),
     "two-lists": (
-        EDGES,
-        {"id": [0, 1, 2], "x": [[1, 2]] * 3, "z": [[1, 2]] * 3},
-        {},
-        r"row 1: column 'x' has 2 values, expected 1; features are one column of equally long",
+        {"id": [0], "x": [[1, 2]], "z": [[1, 2]]},
+        r"row 1: column 'x' has 2 values, exp",
     ),
     "empty-lists": (
-        EDGES,
-        {"id": [0, 1, 2], "x": pa.array([[]] * 3, pa.list_(pa.int8()))},
-        {},
-        r"row 1: column 'x' has 0 values, expected at least 1; features are",
+        {"id": [0], "x": pa.array([[]], pa.list_(pa.int8()))},
+        r"'x' has 0 values, exp",
     ),
-    "ragged": (
-        EDGES,
-        {"id": [0, 1, 2], "x": [[1, 2], [3, 4], [5]]},
-        {},
-        r"^{f}/nodes.parquet row 3: column 'x' has 1 values, expected 2; features are one",
+    "ragged": ({"id": [0, 1, 2], "x": [[1, 2], [3, 4], [5]]}, r"/nodes.parquet row 3: column 'x'"),
+    "ragged-csv": ("id,a\n0,1\n1,2,3\n2,1\n", r"/nodes.csv row 2: 3 values, expected 2 as in the"),
+    "label-negative": ("id,label\n0,0\n1,-2\n2,1\n", r"nodes.csv row 2: label -2 is neg"),
+    "label-wild": ("id,label\n0,0\n1,9\n2,\n", r"row 2: label 9 makes 10 classes, but"),
+    "label-fraction": ({"id": [0, 1, 2], "label": [0, 1.5, 0]}, r"row 2: label 1.5 is no"),
+    "label-csv-fraction": ("id,label\n0,0\n1,1.5\n2,0\n", r"row 2: label 1.5 is no class"),
+    "label-type": ({"id": [0], "label": [[1]]}, r"column 'label' is list.* must be whole"),
+    "split-unknown": ("id,split\n0,train\n1,dev\n2,test\n", r"/nodes.csv row 2: split 'dev' is no"),
+    "split-empty": ("id,split\n0,train\n1,\n2,test\n", r"no row has val in column 'split'; fill i"),
+    "split-all-null": ({"id": [0, 1, 2], "split": [None] * 3}, r"no row has train in col"),
+    "split-type": ({"id": [0, 1, 2], "split": [1, 2, 3]}, r"'split' is int64; it must"),
+    "no-id": ("node\n0\n", r"nodes.csv: no column 'id'.*name the column with id$"),
+    "no-nodes": ({"id": pa.array([], pa.int64())}, r"nodes.parquet: no rows"),
+}
+
+PAIRS_REFUSED: dict[str, tuple[Any, Any, str]] = {
+    "dangling": ("src,dst\n0,1\n3,1\n", NODES, r"/edges.csv row 2: src 3 is no node of .*csv;"),
+    "dangling-string": (
+        {"src": ["a"], "dst": ["z"]},
+        {"id": ["a"]},
+        r"row 1: dst 'z' is no node of",
     ),
-    "ragged-csv": (
-        EDGES,
-        "id,a\n0,1\n1,2,3\n2,1\n",
-        {},
-        r"^{f}/nodes.csv row 2: 3 values, expected 2 as in the first line",
-    ),
-    "label-negative": (
-        EDGES,
-        "id,label\n0,0\n1,-2\n2,1\n",
-        {},
-        r"nodes.csv row 2: label -2 is neg",
-    ),
-    "label-too-large": (
-        EDGES,
-        "id,label\n0,0\n1,3\n2,1\n",
-        {"num_classes": 3},
-        r"nodes.csv row 2: label 3 is out of range; with num_classes 3 the largest is 2",
-    ),
-    "label-wild": (EDGES, "id,label\n0,0\n1,9\n2,\n", {}, r"row 2: label 9 makes 10 classes, but"),
-    "label-fraction": (
-        EDGES,
-        {"id": [0, 1, 2], "label": [0, 1.5, 0]},
-        {},
-        r"row 2: label 1.5 is no",
-    ),
-    "label-csv-fraction": (
-        EDGES,
-        "id,label\n0,0\n1,1.5\n2,0\n",
-        {},
-        r"row 2: label 1.5 is no class",
-    ),
-    "label-nan": (
-        EDGES,
-        {"id": [0, 1, 2], "label": np.array([0, 1, np.nan])},
-        {},
-        r"row 3: label nan is no class",
-    ),
-    "label-type": (
-        EDGES,
-        {"id": [0], "label": [[1]]},
-        {},
-        r"column 'label' is list.* must be whole",
-    ),
-    "class-names": (
-        EDGES,
-        "id,label\n0,a\n1,b\n2,a\n",
-        {"num_classes": 3},
-        r"label has 2 class names, but num_classes is 3; leave",
-    ),
-    "split-unknown": (
-        EDGES,
-        "id,split\n0,train\n1,dev\n2,test\n",
-        {},
-        r"^{f}/nodes.csv row 2: split 'dev' is no split; allowed are train, val, test or nothing$",
-    ),
-    "split-empty": (
-        EDGES,
-        "id,split\n0,train\n1,\n2,test\n",
-        {},
-        r"no row has val in column 'split'; fill it",
-    ),
-    "split-all-null": (
-        EDGES,
-        {"id": [0, 1, 2], "split": [None] * 3},
-        {},
-        r"no row has train in col",
-    ),
-    "split-type": (EDGES, {"id": [0, 1, 2], "split": [1, 2, 3]}, {}, r"'split' is int64; it must"),
-    "no-src": (
-        "a,b\n0,1\n",
-        None,
-        {},
-        r"^{f}/edges.csv: no column 'src'; it has a, b; name the column with src$",
-    ),
-    "near-dst": ("src,dts\n0,1\n", None, {}, r"no column 'dst' \(did you mean 'dts'\?\); it has"),
-    "no-id": (EDGES, "node\n0\n", {}, r"nodes.csv: no column 'id'.*name the column with id$"),
-    "no-label": (
-        EDGES,
-        NODES,
-        {"label": "class"},
-        r"no column 'class'.*name the column with label",
-    ),
-    "no-split": (EDGES, NODES, {"split": "fold"}, r"no column 'fold'.*name the column with split"),
-    "no-feature": (EDGES, NODES, {"features": ["a"]}, r"no column 'a'.* with features"),
-    "twice-src": ("src,src,dst\n0,1,2\n", None, {}, r"edges.csv: 2 columns 'src'; rename all but"),
-    "no-edges": (
-        "src,dst\n",
-        None,
-        {},
-        r"^{f}/edges.csv: no rows; the table must have at least one",
-    ),
-    "no-nodes": (EDGES, {"id": pa.array([], pa.int64())}, {}, r"nodes.parquet: no rows"),
-    "empty-file": ("", None, {}, r"^{f}/edges.csv: cannot be read as CSV: Empty CSV file"),
-    "ragged-edges": ("src,dst\n\n0,1\n2\n", None, {}, r"edges.csv row 2: 1 values, expected 2 as"),
+    "dangling-in-gap": ({"src": [5], "dst": [6]}, {"id": [5, 7]}, r"row 1: dst 6 is no node of"),
+    "mixed": ("src,dst\na,1\n", {"id": [1]}, r"row 1: src 'a' is no plain integer, id of"),
+    "mixed-zero": ("src,dst\n1,01\n", {"id": [1]}, r"row 1: dst '01' is no plain integer"),
+}
+
+OPTIONS_REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "id-as-feature": (NODES, {"features": ["id"]}, r"column 'id' is large_string, not numbers"),
+    "label-large": ("id,label\n0,0\n1,3\n2,1\n", {"num_classes": 3}, r"row 2: label 3 is out"),
+    "names": ("id,label\n0,a\n1,b\n2,a\n", {"num_classes": 3}, r"label has 2 class names, but"),
+    "no-label": (NODES, {"label": "class"}, r"no column 'class'.*name the column with label"),
+    "no-split": (NODES, {"split": "fold"}, r"no column 'fold'.*name the column with split"),
+    "no-feature": (NODES, {"features": ["a"]}, r"no column 'a'.* with features"),
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_read_tables_bad_input_is_refused(case: str, folder: str) -> None:
-    edges, nodes, options, message = REFUSED[case]
-    with pytest.raises(DataError, match=message.replace("{f}", folder)) as caught:
-        read(folder, edges, nodes, **options)
+def refused(message: str, *args: Any, **options: Any) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        read(*args, **options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("case", EDGES_REFUSED)
+def test_read_tables_bad_edge_table_is_refused(case: str, folder: str) -> None:
+    edges, message = EDGES_REFUSED[case]
+    refused(message, folder, edges)
+
+
+@pytest.mark.parametrize("case", NODES_REFUSED)
+def test_read_tables_bad_node_table_is_refused(case: str, folder: str) -> None:
+    nodes, message = NODES_REFUSED[case]
+    refused(message, folder, EDGES, nodes)
+
+
+@pytest.mark.parametrize("case", PAIRS_REFUSED)
+def test_read_tables_tables_that_do_not_fit_are_refused(case: str, folder: str) -> None:
+    edges, nodes, message = PAIRS_REFUSED[case]
+    refused(message, folder, edges, nodes)
+
+
+@pytest.mark.parametrize("case", OPTIONS_REFUSED)
+def test_read_tables_option_that_does_not_fit_is_refused(case: str, folder: str) -> None:
+    nodes, options, message = OPTIONS_REFUSED[case]
+    refused(message, folder, EDGES, nodes, **options)
+
+
+def test_read_tables_message_begins_with_the_uri_as_given(folder: str) -> None:
+    refused(rf"^{folder}/edges.csv row 2: dst -1 is negative", folder, "src,dst\n0,1\n1,-1\n")
 
 
 def test_read_tables_row_of_the_right_file_is_named(folder: str) -> None:
@@ -572,9 +465,8 @@ def test_read_tables_file_that_cannot_be_read_is_named(folder: str) -> None:
         ("e.txt", b"src,dst\n0,1\n", r"the name must end in .parquet, .csv, .csv.gz, .csv.zst"),
     ):
         storage.write_bytes(f"{folder}/{name}", content)
-        with pytest.raises(DataError, match=rf"^{folder}/{name}: {message}") as caught:
+        with pytest.raises(DataError, match=rf"^{folder}/{name}: {message}[^\n]*$"):
             read_tables(TableSource(edges=f"{folder}/{name}"))
-        assert "\n" not in str(caught.value)
 
 
 def test_read_tables_missing_file_folder_or_mixture_is_named(folder: str) -> None:
