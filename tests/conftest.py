@@ -45,12 +45,13 @@ def make_table() -> Callable[..., GraphTable]:
 
 @pytest.fixture(scope="session")
 def make_graph(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Graph]:
-    """The same as an open graph; `split` and `seed` are `open_graph`'s."""
+    """The same as an open graph."""
+    base = tmp_path_factory.mktemp("graphs")
 
-    def make(edges: Pairs, *, split: Any = None, seed: int = 0, **columns: Any) -> Graph:
-        folder = tmp_path_factory.mktemp("graph")
+    def make(edges: Pairs, **columns: Any) -> Graph:
+        folder = base / uuid.uuid4().hex
         write_cache(_table(edges, **columns), str(folder / "data"), source="test")
-        return open_graph(folder / "data", split=split, seed=seed, cache_dir=folder / "cache")
+        return open_graph(folder / "data", cache_dir=folder / "stores")
 
     return make
 

@@ -6,6 +6,8 @@ class-balanced one of the BernNet family, `planetoid` the 20-a-class one (Yang e
 
 import io
 import json
+import zipfile
+import zlib
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +20,11 @@ from dnformer.errors import DataError
 
 Nodes = npt.NDArray[np.int64]
 _PLANETOID_VAL, _PLANETOID_TEST = 500, 1000
+# what json, zipfile and numpy raise for bytes that are none of theirs
+_UNREADABLE = (
+    ValueError, TypeError, AttributeError, LookupError, OverflowError, MemoryError, OSError,
+    EOFError, SyntaxError, RuntimeError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 
 
 def make_splits(
@@ -40,28 +47,36 @@ def make_splits(
     Raises:
         DataError: the recipe does not fit the data, parts overlap, or one is empty.
     """
-    labelled = np.flatnonzero(y >= 0)
-    order = labelled[permutation(len(labelled), key_of(seed, "split"))]
-    if recipe.random is not None:
-        parts = _cut(order, *(int(share * len(order)) for share in recipe.random[:2]))
-    elif recipe.per_class is not None:
-        share = recipe.per_class[0]
-        train = _of_each_class(order, y, num_classes, round(share * len(order) / num_classes))
-        parts = _after(train, order, int(recipe.per_class[1] * len(order)), None)
-    elif recipe.planetoid is not None:
-        train = _of_each_class(order, y, num_classes, recipe.planetoid)
-        needed = len(train) + _PLANETOID_VAL + _PLANETOID_TEST
-        if needed > len(order):
-            raise DataError(f"split planetoid needs {needed} labelled nodes, found {len(order)}")
-        parts = _after(train, order, _PLANETOID_VAL, _PLANETOID_TEST)
-    elif recipe.file is not None:
+    if recipe.file is not None:
         parts = _read(recipe.file, len(y))
-    else:
+    elif recipe.column is not None:
         parts = _stored(stored)
+    else:
+        parts = _computed(recipe, y, num_classes, seed)
     for name, nodes in parts.items():
         if len(nodes) == 0:
-            raise DataError(f"split {name!r} is empty; choose another data.split")
+            where = "" if recipe.file is None else f"{recipe.file}: "
+            raise DataError(f"{where}split {name!r} is empty; choose another data.split")
     return {name: np.sort(nodes) for name, nodes in parts.items()}
+
+
+def _computed(recipe: SplitConfig, y: Nodes, num_classes: int, seed: int) -> dict[str, Nodes]:
+    labelled = np.flatnonzero(y >= 0)
+    if len(labelled) == 0:
+        raise DataError("no node has a label, so no split can be computed; set data.split.file")
+    order = labelled[permutation(len(labelled), key_of(seed, "split"))]
+    if recipe.random is not None:
+        return _cut(order, *(int(share * len(order)) for share in recipe.random[:2]))
+    if recipe.per_class is not None:
+        share = recipe.per_class[0]
+        train = _of_each_class(order, y, num_classes, round(share * len(order) / num_classes))
+        return _after(train, order, int(recipe.per_class[1] * len(order)), None)
+    assert recipe.planetoid is not None
+    train = _of_each_class(order, y, num_classes, recipe.planetoid)
+    needed = len(train) + _PLANETOID_VAL + _PLANETOID_TEST
+    if needed > len(order):
+        raise DataError(f"split planetoid needs {needed} labelled nodes, found {len(order)}")
+    return _after(train, order, _PLANETOID_VAL, _PLANETOID_TEST)
 
 
 def _cut(order: Nodes, num_train: int, num_val: int) -> dict[str, Nodes]:
@@ -97,8 +112,10 @@ def _read(uri: str, num_nodes: int) -> dict[str, Nodes]:
         else:
             with np.load(io.BytesIO(content), allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
-    except (ValueError, OSError, AttributeError, EOFError):
+    except _UNREADABLE:
         raise DataError(f"{uri}: no readable .npz or .json of node indices") from None
+    if "valid" in arrays and "val" in arrays:
+        raise DataError(f"{uri}: has both 'val' and 'valid'; leave one")
     if "valid" in arrays:
         arrays["val"] = arrays.pop("valid")
     parts = {}
