@@ -3,9 +3,9 @@
 from typing import TypeAlias
 
 from pydantic import Field, model_validator
-from torch_geometric.data import Data
+from torch_geometric.data.data import BaseData
 
-from dnformer.config import Section, SplitConfig
+from dnformer.config import Section, SplitConfig, parse
 from dnformer.data.cache import write_cache
 from dnformer.data.clean import Policies, clean
 from dnformer.data.manifest import Manifest
@@ -16,7 +16,7 @@ from dnformer.data.table import RawGraph
 from dnformer.data.tables import TableSource, read_tables
 from dnformer.errors import ConfigError
 
-Source: TypeAlias = RawSource | TableSource | SyntheticSource | Data
+Source: TypeAlias = RawSource | TableSource | SyntheticSource | BaseData
 
 
 class IngestConfig(Section):
@@ -88,7 +88,7 @@ def _read(source: Source) -> tuple[RawGraph, Policies, str]:
             return sbm(source), Policies(), name
         case TableSource():
             return read_tables(source), Policies(), f"table:{source.edges}"
-        case Data():
+        case BaseData():
             return from_data(source), Policies(), "torch_geometric.data.Data"
     raise ConfigError(
         f"cannot ingest a {type(source).__name__}; give a PyG Data, or one of RawSource, "
@@ -97,11 +97,4 @@ def _read(source: Source) -> tuple[RawGraph, Policies, str]:
 
 
 def _policies(defaults: Policies, given: dict[str, str]) -> Policies:
-    fields = Policies.model_fields
-    unknown = sorted(given.keys() - fields.keys())
-    if unknown:
-        raise ConfigError(f"unknown policy {unknown[0]!r}; there are {', '.join(fields)}")
-    try:
-        return Policies.model_validate(defaults.model_dump() | given)
-    except ValueError as error:
-        raise ConfigError(f"policies: {error}") from None
+    return parse(Policies, defaults.model_dump() | given, name="policies")

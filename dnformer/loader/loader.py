@@ -261,7 +261,7 @@ def _features(graph: Graph, *, sparse: bool, keep: int) -> FeatureGather:
 def _check_nodes(
     input_nodes: Tensor | npt.NDArray[np.int64], num_nodes: int
 ) -> npt.NDArray[np.int64]:
-    nodes = np.array(input_nodes, dtype=np.int64)
+    nodes = torch.as_tensor(input_nodes).numpy().astype(np.int64)
     wrong = nodes[(nodes < 0) | (nodes >= num_nodes)]
     if len(wrong):
         raise DataError(f"input node {wrong[0]} is not in 0..{num_nodes - 1}")

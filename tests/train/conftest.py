@@ -1,0 +1,54 @@
+"""A small synthetic dataset and configs of runs on it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dnformer.config import RunConfig, parse
+from dnformer.data.ingest import ingest
+from dnformer.data.synthetic import SyntheticSource
+
+
+@pytest.fixture(scope="session")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The URI of a graph of 300 nodes."""
+    folder = tmp_path_factory.mktemp("dataset")
+    source = SyntheticSource(nodes=300, classes=3, features=8, degree=6, noise=0.5)
+    ingest(source, str(folder / "sbm"))
+    return str(folder / "sbm")
+
+
+@pytest.fixture(scope="session")
+def values(dataset: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
+    """A run's config as YAML would give it; keyword arguments are added to the sections."""
+    store = str(tmp_path_factory.mktemp("store"))
+
+    def make(storage_path: object, **sections: dict[str, Any]) -> dict[str, Any]:
+        defaults: dict[str, Any] = {
+            "name": "run",
+            "storage_path": str(storage_path),
+            "data": {"uri": dataset, "split": {"random": [0.6, 0.2, 0.2]}},
+            "loader": {"num_neighbors": 4, "batch_size": 20, "threads": 1},
+            "model": {"hidden": 8, "layers": 2, "heads": 2, "dropout": 0.2},
+            "train": {"epochs": 3, "threads": 1, "log_every": 1},
+            "cache": {"dir": store},
+        }
+        return {
+            name: {**defaults.get(name, {}), **sections.get(name, {})}
+            if isinstance(sections.get(name, defaults.get(name)), dict)
+            else sections.get(name, defaults.get(name))
+            for name in {**defaults, **sections}
+        }
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_config(values: Callable[..., dict[str, Any]]) -> Callable[..., RunConfig]:
+    """The same, parsed."""
+
+    def make(storage_path: object, **sections: Any) -> RunConfig:
+        return parse(RunConfig, values(storage_path, **sections))
+
+    return make

@@ -1,0 +1,183 @@
+"""Whole runs in this process, and runs that are killed: what comes out, what is continued."""
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from dnformer import storage
+from dnformer.config import RunConfig, parse
+from dnformer.errors import CheckpointError, ConfigError, DataError
+from dnformer.train.launch import Progress, evaluate, repeat, repeated, train
+from dnformer.train.sinks import read_metrics
+from dnformer.train.state import newest_checkpoint, read_checkpoint
+
+STEPS = 9  # an epoch: 180 seeds in batches of 20
+
+
+def last_tensors(run: str) -> dict[str, torch.Tensor]:
+    found = newest_checkpoint(run)
+    assert found is not None
+    return read_checkpoint(*found)[0]
+
+
+def assert_same_weights(one: str, other: str) -> None:
+    first, second = last_tensors(one), last_tensors(other)
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+
+
+def test_train_learns_and_says_so(make_config, tmp_path):
+    records = []
+    config = make_config(tmp_path, train={"epochs": 12})
+    result = train(config, progress=Progress(record=records.append))
+    assert [record["epoch"] for record in records] == list(range(12))
+    assert result["epochs"] == 12
+    assert result["run"] == str(tmp_path / "run")
+    assert result["test"]["accuracy"] > 0.6
+    best = max(records, key=lambda record: record["val/accuracy"])
+    assert result["val"]["accuracy"] == best["val/accuracy"]
+    assert result["best_epoch"] == best["epoch"]
+    assert read_metrics(result["run"])[-1]["epoch"] == 11
+
+
+@pytest.mark.parametrize("mode", ["exact", "sampled"])
+def test_evaluate_gives_what_train_gave(make_config, tmp_path, mode):
+    result = train(make_config(tmp_path, eval={"mode": mode}))
+    assert evaluate(result["run"]) == result
+
+
+def test_evaluate_refuses_a_run_without_checkpoint(make_config, tmp_path):
+    result = train(make_config(tmp_path))
+    storage.remove(storage.join(result["run"], "checkpoints"))
+    with pytest.raises(CheckpointError, match="no checkpoint yet"):
+        evaluate(result["run"])
+
+
+def test_train_of_a_finished_run_gives_its_result_again(make_config, tmp_path):
+    config, said = make_config(tmp_path), []
+    result = train(config)
+    assert train(config, progress=Progress(say=said.append)) == result
+    assert "is finished" in said[0]
+    assert not Path(result["run"], "metrics", "2-0.jsonl").exists()
+
+
+def test_train_of_one_run_twice_gives_the_same_bits(make_config, tmp_path):
+    for name in ("a", "b"):
+        train(make_config(tmp_path / name))
+    assert_same_weights(str(tmp_path / "a" / "run"), str(tmp_path / "b" / "run"))
+
+
+def test_train_fresh_starts_over(make_config, tmp_path):
+    train(make_config(tmp_path))
+    result = train(make_config(tmp_path, optim={"lr": 0.02}), fresh=True)
+    assert read_metrics(result["run"])[0]["step"] == 1
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        pytest.param({"loader": {"kind": "full"}}, id="full"),
+        pytest.param({"train": {"micro_batches": 2}}, id="micro-batches"),
+        pytest.param({"train": {"precision": "float64"}}, id="float64"),
+        pytest.param({"optim": {"name": "adamw", "schedule": "cosine", "clip_norm": 1}}, id="adamw"),
+        pytest.param({"model": {"attention": "single", "norm": "pre"}}, id="single-pre"),
+        pytest.param({"model": {"lambda": "reparam"}}, id="reparam"),
+    ],
+)  # fmt: skip
+def test_train_runs_each_setting(make_config, tmp_path, sections):
+    result = train(make_config(tmp_path, **sections))
+    assert 0 <= result["test"]["accuracy"] <= 1
+
+
+def test_train_into_memory_storage(make_config, tmp_path):
+    uri = f"memory://{tmp_path.name}"
+    result = train(make_config(uri))
+    assert result["run"] == f"{uri}/run"
+    assert evaluate(result["run"]) == result
+    assert len(read_metrics(result["run"])) == 3 * STEPS + 3
+
+
+def test_train_without_dataset_names_it(make_config, tmp_path):
+    config = make_config(tmp_path, data={"uri": str(tmp_path / "nothing")})
+    with pytest.raises(DataError, match="no dataset here"):
+        train(config)
+
+
+def test_repeat_gives_mean_and_std_over_seeds_and_splits(make_config, tmp_path):
+    result = repeat(make_config(tmp_path), 2)
+    values = result["values"]
+    assert len(set(values)) == 2
+    assert result["mean"] == statistics.fmean(values)
+    assert result["std"] == statistics.stdev(values)
+    assert sorted(os.listdir(tmp_path / "run")) == ["repeat-0", "repeat-1"]
+    assert repeat(make_config(tmp_path), 2) == result
+
+
+def test_repeated_counts_seeds_on(make_config, tmp_path):
+    config = make_config(tmp_path, data={"seed": 7})
+    assert (repeated(config, 2).seed, repeated(config, 2).data_seed) == (2, 9)
+    assert repeated(config, 2).name == "run/repeat-2"
+
+
+@pytest.fixture
+def killed(values, tmp_path):
+    """Starts `dnformer train`, kills it once a step past `step` is recorded; the config."""
+
+    def run(step: int, **sections: dict) -> RunConfig:
+        plain = values(tmp_path / "killed", **sections)
+        config = parse(RunConfig, plain)
+        file = tmp_path / "killed.yaml"
+        file.write_text(yaml.safe_dump(plain))
+        uri = str(tmp_path / "killed" / "run")
+        command = [sys.executable, "-m", "dnformer.cli", "train", str(file)]
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+            while not (steps := read_metrics(uri)) or steps[-1]["step"] <= step:
+                assert process.poll() is None, "the run ended before it could be killed"
+                time.sleep(0.005)
+            process.send_signal(signal.SIGKILL)
+        return config
+
+    return run
+
+
+def test_train_killed_in_an_epoch_resumes_and_ends_with_the_same_bits(
+    killed, make_config, tmp_path
+):
+    # many steps, so that the kill comes long before the end
+    sections = {"train": {"epochs": 20}, "checkpoint": {"every_steps": 4, "every_epochs": 3}}
+    config = killed(STEPS + 5, **sections)
+    run = str(tmp_path / "killed" / "run")
+    found = newest_checkpoint(run)
+    assert found is not None
+    resumed_at = json.loads(found[1])["state"]["steps_done"]
+    done = max(record["step"] for record in read_metrics(run))
+    train(config)
+
+    starts = sorted(os.listdir(Path(run) / "metrics"))
+    assert starts == ["1-0.jsonl", f"2-{resumed_at}.jsonl"]
+    assert resumed_at >= STEPS
+    assert resumed_at % STEPS != 0, "the checkpoint is in the middle of an epoch"
+    assert done - resumed_at <= 4, "no more steps run twice than the interval"
+    steps = [record["step"] for record in read_metrics(run) if record["kind"] == "step"]
+    assert steps == list(range(1, 20 * STEPS + 1))
+
+    straight = train(make_config(tmp_path / "straight", **sections))
+    assert_same_weights(run, straight["run"])
+    losses = [[r["train/loss"] for r in read_metrics(uri)] for uri in (run, straight["run"])]
+    assert losses[0] == losses[1]
+
+
+def test_train_refuses_more_workers_than_micro_batches(make_config, tmp_path):
+    train(make_config(tmp_path))
+    with pytest.raises(ConfigError, match="more than the 1"):
+        train(make_config(tmp_path, train={"workers": 2}))

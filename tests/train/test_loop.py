@@ -1,0 +1,296 @@
+"""The loop against a literal loader: what it calls when, and what a step adds up to."""
+
+import math
+from collections.abc import Iterable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from dnformer.config import CheckpointConfig, EvalConfig, OptimConfig, TrainConfig
+from dnformer.errors import TrainError
+from dnformer.group import Group
+from dnformer.train.loop import Hooks, Loop, Settings, learning_rate, seeded
+from dnformer.train.state import TrainState
+
+
+class Rows:
+    """A loader over the rows of `x`, `batch_size` at a time, in the same order each epoch."""
+
+    def __init__(self, x: Tensor, y: Tensor, batch_size: int) -> None:
+        self._x, self._y, self._batch_size = x, y, batch_size
+        self.seconds = {"sample": 0.0, "gather": 0.0}
+        self.epochs: list[int] = []
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epochs.append(epoch)
+
+    def __len__(self) -> int:
+        return -(-len(self._x) // self._batch_size)
+
+    def num_seeds(self, index: int) -> int:
+        return len(self._x[index * self._batch_size : (index + 1) * self._batch_size])
+
+    def key(self, index: int) -> int:
+        return 1000 * self.epochs[-1] + index
+
+    def draws(self, indices: Iterable[int]) -> Iterator[Data]:
+        for index in indices:
+            rows = slice(index * self._batch_size, (index + 1) * self._batch_size)
+            yield Data(
+                x=self._x[rows],
+                y=self._y[rows],
+                edge_index=torch.zeros(2, 0, dtype=torch.long),
+                seed_rows=torch.arange(len(self._x[rows])),
+            )
+
+
+class Net(nn.Module):
+    """A linear model in the shape of a graph model; `middle` may be any module."""
+
+    def __init__(self, middle: nn.Module) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(3, 4), middle, nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, edge_index: Tensor, nodes: object, edges: object) -> Tensor:
+        return self.last(self.middle(self.first(x)))
+
+
+class Recorder:
+    """Hooks that write down what the loop calls; validation gives the accuracies in turn."""
+
+    def __init__(self, accuracies: Iterable[float] = ()) -> None:
+        self.calls: list[tuple] = []
+        self.records: list[dict] = []
+        self._accuracies = iter(accuracies)
+        self.state: TrainState | None = None
+
+    def hooks(self) -> Hooks:
+        def evaluate() -> dict[str, float]:
+            value = next(self._accuracies, 0.0)
+            return {"val/accuracy": value, "val/loss": 1 - value}
+
+        def save() -> None:
+            assert self.state is not None
+            self.calls.append(("save", self.state.epoch, self.state.step, self.state.steps_done))
+
+        def record(values: dict) -> None:
+            self.records.append(values)
+            self.calls.append(("record", values["kind"], values["step"]))
+
+        return Hooks(evaluate, record, save, lambda values: self.calls.append(("report",)))
+
+
+def make_loop(
+    recorder: Recorder,
+    *,
+    batch_size: int = 2,
+    num_rows: int = 7,
+    middle: nn.Module | None = None,
+    dtype: torch.dtype = torch.float64,
+    optim: OptimConfig | None = None,
+    checkpoint: CheckpointConfig | None = None,
+    evaluation: EvalConfig | None = None,
+    **train: object,
+) -> Loop:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(num_rows, 3, generator=generator, dtype=dtype)
+    y = torch.arange(num_rows) % 2
+    torch.manual_seed(0)
+    model = Net(middle or nn.Identity()).to(dtype)
+    recorder.state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    settings = Settings(
+        TrainConfig.model_validate({"epochs": 2, "micro_batches": 1} | train),
+        optim or OptimConfig(lr=0.1),
+        evaluation or EvalConfig(),
+        checkpoint or CheckpointConfig(),
+    )
+    loader = Rows(x, y, batch_size)
+    return Loop(recorder.state, loader, Group(), settings, recorder.hooks())
+
+
+def test_loop_calls_record_save_and_report_at_each_epoch_end():
+    recorder = Recorder()
+    loop = make_loop(recorder)
+    loop.run()
+    assert loop.done
+    assert recorder.calls == [
+        ("record", "epoch", 4), ("save", 1, 0, 4), ("report",),
+        ("record", "epoch", 8), ("save", 2, 0, 8), ("report",),
+    ]  # fmt: skip
+
+
+def test_loop_saves_within_an_epoch_and_once_at_its_end():
+    recorder = Recorder()
+    make_loop(recorder, checkpoint=CheckpointConfig(every_steps=2, every_epochs=5)).run()
+    saves = [call[1:] for call in recorder.calls if call[0] == "save"]
+    # step 4 ends epoch 0 and is due by steps; step 8 ends the run
+    assert saves == [(0, 2, 2), (1, 0, 4), (1, 2, 6), (2, 0, 8)]
+
+
+def test_loop_saves_every_second_epoch_and_the_last():
+    recorder = Recorder()
+    make_loop(recorder, epochs=3, checkpoint=CheckpointConfig(every_epochs=2)).run()
+    assert [call[1] for call in recorder.calls if call[0] == "save"] == [2, 3]
+
+
+def test_loop_goes_on_within_an_epoch_from_what_was_saved():
+    straight, halted, again = Recorder(), Recorder(), Recorder()
+    make_loop(straight).run()
+    saved = {}
+
+    def save_and_die() -> None:
+        saved["tensors"] = {name: t.clone() for name, t in halted.state.tensors().items()}
+        saved["values"] = halted.state.values()
+        raise KeyboardInterrupt
+
+    loop = make_loop(halted, checkpoint=CheckpointConfig(every_steps=2))
+    loop._hooks = loop._hooks._replace(save=save_and_die)
+    with pytest.raises(KeyboardInterrupt):
+        loop.run()
+    loop = make_loop(again)
+    again.state.restore(saved["tensors"], saved["values"])
+    assert (again.state.epoch, again.state.step) == (0, 2)
+    loop.run()
+    for one, other in zip(
+        straight.state.model.parameters(), again.state.model.parameters(), strict=True
+    ):
+        assert torch.equal(one, other)
+    assert again.records[0]["train/loss"] == straight.records[0]["train/loss"]
+    assert again.records[0]["step"] == 4
+
+
+@pytest.mark.parametrize(("size", "count"), [(1, 6), (2, 3), (3, 2), (4, 2)], ids=str)
+def test_step_is_the_same_however_it_is_cut_in_micro_batches(size, count):
+    whole, cut = Recorder(), Recorder()
+    make_loop(whole, batch_size=6, num_rows=6, epochs=1).run()
+    make_loop(cut, batch_size=size, num_rows=6, epochs=1, micro_batches=count).run()
+    for one, other in zip(
+        whole.state.model.parameters(), cut.state.model.parameters(), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-14)
+    assert cut.state.steps_done == 1
+    assert cut.records[0]["train/loss"] == pytest.approx(whole.records[0]["train/loss"], abs=1e-14)
+
+
+def test_last_step_with_missing_micro_batches_weighs_its_seeds_alone():
+    recorder = Recorder()
+    # 4 micro-batches of 2, 2, 2 and 1 rows in steps of 3: the second step has one row
+    loop = make_loop(recorder, micro_batches=3, epochs=1, log_every=1)
+    loop.run()
+    steps = [record for record in recorder.records if record["kind"] == "step"]
+    assert [record["step"] for record in steps] == [1, 2]
+    mean = (6 * steps[0]["train/loss"] + steps[1]["train/loss"]) / 7
+    assert recorder.records[-1]["train/loss"] == pytest.approx(mean, abs=1e-14)
+
+
+def test_batch_norm_averages_end_as_the_weighted_mean_of_the_micro_batches():
+    recorder = Recorder()
+    loop = make_loop(
+        recorder, middle=nn.BatchNorm1d(4), num_rows=5, batch_size=3, micro_batches=2, epochs=1
+    )
+    x = loop._loader._x
+    hidden = loop.state.model.first(x).detach()
+    expected = 0.1 * (hidden[:3].mean(0) * 3 / 5 + hidden[3:].mean(0) * 2 / 5)
+    loop.run()
+    torch.testing.assert_close(loop.state.model.middle.running_mean, expected)
+
+
+def test_loop_stops_when_patience_is_out_and_keeps_the_best():
+    recorder = Recorder([0.5, 0.7, 0.6, 0.7, 0.9])
+    loop = make_loop(recorder, epochs=9, patience=2)
+    loop.run()
+    assert loop.state.epoch == 4
+    assert (loop.state.best_epoch, loop.state.best_value, loop.state.best_step) == (1, 0.7, 8)
+
+
+def test_loop_monitors_the_lowest_loss():
+    recorder = Recorder([0.5, 0.7, 0.6])
+    loop = make_loop(recorder, epochs=3, monitor="val/loss")
+    loop.run()
+    assert (loop.state.best_epoch, loop.state.best_value) == (1, pytest.approx(0.3))
+
+
+def test_loop_validates_every_second_epoch_and_the_last():
+    recorder = Recorder([0.5, 0.6, 0.7])
+    make_loop(recorder, epochs=5, evaluation=EvalConfig(every_epochs=2)).run()
+    epochs = [r["epoch"] for r in recorder.records if "val/accuracy" in r]
+    assert epochs == [1, 3, 4]
+
+
+def test_loop_that_is_done_trains_nothing():
+    recorder = Recorder()
+    loop = make_loop(recorder)
+    loop.state.epoch = 2
+    loop.run()
+    assert recorder.calls == []
+
+
+def test_loop_stops_at_a_loss_that_is_not_finite():
+    recorder = Recorder()
+    loop = make_loop(recorder)
+    with torch.no_grad():
+        loop.state.model.last.bias[0] = math.nan
+    with pytest.raises(TrainError, match=r"the loss is nan at step 0 \(epoch 0\)"):
+        loop.run()
+    assert recorder.calls == []
+
+
+def test_loop_clips_the_gradient():
+    free, clipped = Recorder(), Recorder()
+    make_loop(free, epochs=1, num_rows=2).run()
+    make_loop(clipped, epochs=1, num_rows=2, optim=OptimConfig(lr=0.1, clip_norm=1e-3)).run()
+    start = make_loop(Recorder()).state.model
+
+    def moved(recorder: Recorder) -> float:
+        pairs = zip(start.parameters(), recorder.state.model.parameters(), strict=True)
+        return math.sqrt(sum(float(((a - b).detach() ** 2).sum()) for a, b in pairs))
+
+    assert moved(free) > 1e-3
+    assert moved(clipped) == pytest.approx(0.1 * 1e-3, rel=1e-3)
+
+
+def test_loop_sets_the_learning_rate_of_each_step():
+    recorder = Recorder()
+    loop = make_loop(recorder, optim=OptimConfig(lr=0.1, schedule="cosine"))
+    loop.run()
+    rate = loop.state.optimizer.param_groups[0]["lr"]
+    assert rate == pytest.approx(0.1 * 0.5 * (1 + math.cos(math.pi * 7 / 8)))
+
+
+@pytest.mark.parametrize(("step", "expected"), [(0, 0.2), (5, 0.1), (10, 0.0)])
+def test_learning_rate_cosine(step, expected):
+    optim = OptimConfig(lr=0.2, schedule="cosine")
+    assert learning_rate(optim, step, 10) == pytest.approx(expected, abs=1e-15)
+
+
+def test_dropout_follows_the_keys_and_not_the_caller():
+    results = []
+    for seed in (1, 2):
+        recorder = Recorder()
+        loop = make_loop(recorder, middle=nn.Dropout(0.5))
+        torch.manual_seed(seed)
+        loop.run()
+        results.append(recorder.records[-1]["train/loss"])
+    assert results[0] == results[1]
+
+
+def test_seeded_puts_the_callers_generator_back():
+    torch.manual_seed(5)
+    expected = torch.rand(2)
+    torch.manual_seed(5)
+    first = torch.rand(1)
+    with seeded((1 << 64) - 1, torch.device("cpu")):
+        torch.rand(3)
+    assert torch.equal(torch.cat([first, torch.rand(1)]), expected)
+
+
+def test_epoch_record_says_where_the_time_went():
+    recorder = Recorder()
+    make_loop(recorder).run()
+    stages = set(recorder.records[0]["stage_seconds"])
+    assert stages == {
+        "sample", "gather", "copy", "forward", "backward", "reduce", "optimizer", "wait",
+        "evaluate",
+    }  # fmt: skip
