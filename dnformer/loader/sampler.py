@@ -197,7 +197,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         num_nodes, num_edges, begin, e = [n], [], 0, 0
         for hop, fan_out in enumerate(self.num_neighbors):
             total, most = _hop_bound(self._graph[0], n_id, begin, n, fan_out)
-            n_id = _grown(n_id, min(n + total, self.num_nodes))
+            n_id = _grown(n_id[:n], min(n + total, self.num_nodes))
             row, col, e_id = (_grown(array, e + total) for array in (row, col, e_id))
             if len(table) < 2 * len(n_id):
                 table = self._scratch.cleared(len(n_id))
