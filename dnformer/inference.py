@@ -5,6 +5,7 @@ layers and the memory is that of a few `[N, C]` tensors and one range.
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,16 +14,24 @@ from torch import Tensor
 from dnformer.data.graph import Graph
 from dnformer.group import Group
 from dnformer.loader.features import FeatureGather
-from dnformer.nn import DNFormer
+from dnformer.nn import Block, DNFormer
 from dnformer.ops import Topology
 
-# of one range: bounds the memory of its edges' intermediate values
-_MAX_EDGES = 1 << 18
-_MAX_ROWS = 1 << 15
+
+class RangeLimits(NamedTuple):
+    """Bounds of one range of nodes, and so of the memory of what is computed at a time."""
+
+    edges: int = 1 << 18
+    rows: int = 1 << 15
+
+
+_LIMITS = RangeLimits()
 
 
 @torch.no_grad()
-def exact_logits(model: DNFormer, graph: Graph, group: Group) -> Tensor:
+def exact_logits(
+    model: DNFormer, graph: Graph, group: Group, limits: RangeLimits = _LIMITS
+) -> Tensor:
     """Outputs `[N, K]` on the CPU, equal on all ranks; the ranges are shared out among them.
 
     The model's mode (train or eval) is put back as it was.
@@ -30,44 +39,45 @@ def exact_logits(model: DNFormer, graph: Graph, group: Group) -> Tensor:
     training = model.training
     model.eval()
     try:
-        h = _embed(model, graph, group)
-        for layer in range(len(model.blocks)):
-            h = _layer(model, layer, h, graph, group)
+        h = _embed(model, graph, group, limits.rows)
+        for block in model.blocks:
+            h = _layer(block, h, model, graph, group, limits)
         return model.classify(h).cpu()
     finally:
         model.train(training)
 
 
-def _embed(model: DNFormer, graph: Graph, group: Group) -> Tensor:
+def _embed(model: DNFormer, graph: Graph, group: Group, max_rows: int) -> Tensor:
     weight = next(model.parameters())
     gather = FeatureGather(graph.store, graph.num_features, sparse=model.sparse_input, keep=2)
     h = torch.zeros(graph.num_nodes, model.hidden_channels, dtype=weight.dtype,
                     device=weight.device)  # fmt: skip
-    for number, first in enumerate(range(0, graph.num_nodes, _MAX_ROWS)):
+    for number, first in enumerate(range(0, graph.num_nodes, max_rows)):
         if number % group.world_size == group.rank:
-            ids = np.arange(first, min(first + _MAX_ROWS, graph.num_nodes))
+            ids = np.arange(first, min(first + max_rows, graph.num_nodes))
             x = gather.rows(ids).to(weight.device)
             h[first : first + len(ids)] = model.embed(x.to(weight.dtype))
     return group.sum_(h)
 
 
-def _layer(model: DNFormer, layer: int, h: Tensor, graph: Graph, group: Group) -> Tensor:
-    block = model.blocks[layer]
+def _layer(
+    block: Block, h: Tensor, model: DNFormer, graph: Graph, group: Group, limits: RangeLimits
+) -> Tensor:
     projected = block.project(h)
     out = torch.zeros_like(h)
-    for number, rows in enumerate(_ranges(graph)):
+    for number, rows in enumerate(destination_ranges(graph, limits)):
         if number % group.world_size == group.rank:
             topology = model.with_self_loops(_topology(graph, rows, h.device), rows.start)
             out[rows] = block.attend_range(h, projected, topology, rows)
     return group.sum_(out)
 
 
-def _ranges(graph: Graph) -> Iterator[slice]:
-    """Destination ranges of at most `_MAX_EDGES` edges, or one node."""
+def destination_ranges(graph: Graph, limits: RangeLimits) -> Iterator[slice]:
+    """Ranges that cover all nodes, each within `limits` or a single node."""
     colptr, first = graph.store.colptr, 0
     while first < graph.num_nodes:
-        stop = int(np.searchsorted(colptr, colptr[first] + _MAX_EDGES, side="right")) - 1
-        stop = min(max(stop, first + 1), first + _MAX_ROWS, graph.num_nodes)
+        stop = int(np.searchsorted(colptr, colptr[first] + limits.edges, side="right")) - 1
+        stop = min(max(stop, first + 1), first + limits.rows, graph.num_nodes)
         yield slice(first, stop)
         first = stop
 

@@ -107,7 +107,7 @@ class Graph:
             "policies": self.manifest.policies,
             "counts": self.manifest.counts,
         }
-        return facts | {"split_recipe": self.split_recipe.recipe(), "splits": self._split_sizes()}
+        return facts | {"split_recipe": self.split_recipe.recipe()} | self._split_sizes()
 
     def _density(self) -> float | None:
         if self.manifest.features == "none":
@@ -129,12 +129,11 @@ class Graph:
         names = self.manifest.classes or [str(label) for label in range(self.num_classes)]
         return dict(zip(names, counts.tolist(), strict=True))
 
-    def _split_sizes(self) -> dict[str, int]:
-        if not self.manifest.labels:
-            return {}
-        if self.split_recipe.column and self.store.split is None:
-            return {}
-        return {name: len(nodes) for name, nodes in self.splits.items()}
+    def _split_sizes(self) -> dict[str, Any]:
+        try:
+            return {"splits": {name: len(nodes) for name, nodes in self.splits.items()}}
+        except DataError as error:
+            return {"splits": {}, "split_problem": str(error)}
 
 
 def _spread(degree: npt.NDArray[Any]) -> dict[str, float]:

@@ -1,0 +1,61 @@
+"""Layer-wise inference equals a full forward pass, in ranges of any size and shared among ranks."""
+
+import numpy as np
+import pytest
+import torch
+
+from dnformer.group import Group
+from dnformer.inference import RangeLimits, destination_ranges, exact_logits
+from dnformer.loader import FullLoader
+from dnformer.nn import DNFormer
+
+# node 4 has no neighbour, node 5 a self-loop, node 0 is a small hub
+EDGES = [(1, 0), (2, 0), (3, 0), (5, 0), (0, 1), (2, 1), (1, 2), (0, 3), (5, 5), (3, 5)]
+
+
+@pytest.fixture(params=["dense", "sparse"])
+def graph(request, make_graph):
+    x = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
+    if request.param == "sparse":
+        import scipy.sparse as sp
+
+        x = sp.csr_matrix(x * (x > 0))
+    return make_graph(EDGES, x=x, y=[0, 1, 2, 0, 1, 2], num_classes=3)
+
+
+def make_model(**options: object) -> DNFormer:
+    torch.manual_seed(0)
+    return DNFormer(5, 8, 3, 2, 2, **options).double()
+
+
+def full_forward(model: DNFormer, graph) -> torch.Tensor:
+    batch = next(iter(FullLoader(graph, torch.arange(6), sparse=True)))
+    with torch.no_grad():
+        return model.eval()(batch.x.to(torch.float64), batch.edge_index)
+
+
+@pytest.mark.parametrize("options", [{}, {"norm": "pre"}, {"self_loops": False}], ids=str)
+@pytest.mark.parametrize(("edges", "rows"), [(1, 6), (3, 6), (100, 2), (100, 100)])
+def test_exact_logits_equal_a_full_forward_pass(graph, options, edges, rows):
+    model = make_model(**options)
+    logits = exact_logits(model, graph, Group(), RangeLimits(edges, rows))
+    torch.testing.assert_close(logits, full_forward(model, graph), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_exact_logits_use_no_dropout_and_leave_the_mode_alone(graph, training):
+    model = make_model().train(training)
+    first, second = (exact_logits(model, graph, Group()) for _ in range(2))
+    assert torch.equal(first, second)
+    assert model.training is training
+
+
+@pytest.mark.parametrize("edges", [1, 2, 3, 100])
+def test_destination_ranges_cover_each_node_once(graph, edges):
+    degree = np.diff(graph.store.colptr)
+    covered = []
+    for rows in destination_ranges(graph, RangeLimits(edges, rows=4)):
+        nodes = range(rows.start, rows.stop)
+        assert len(nodes) == 1 or (degree[rows].sum() <= edges and len(nodes) <= 4)
+        covered += nodes
+    assert covered == list(range(6))
