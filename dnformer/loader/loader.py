@@ -261,13 +261,19 @@ def _features(graph: Graph, *, sparse: bool, keep: int) -> FeatureGather:
 def _check_nodes(
     input_nodes: Tensor | npt.NDArray[np.int64], num_nodes: int
 ) -> npt.NDArray[np.int64]:
-    nodes = torch.as_tensor(input_nodes).numpy().astype(np.int64)
+    given = input_nodes.numpy() if isinstance(input_nodes, Tensor) else np.asarray(input_nodes)
+    if given.size == 0:
+        raise DataError("input_nodes is empty; give at least one seed node")
+    if given.ndim != 1 or not np.issubdtype(given.dtype, np.integer):
+        raise DataError(
+            "input_nodes must be a list of node indices; found "
+            f"{given.dtype} of shape {list(given.shape)}"
+        )
+    nodes = given.astype(np.int64)
     wrong = nodes[(nodes < 0) | (nodes >= num_nodes)]
     if len(wrong):
         raise DataError(f"input node {wrong[0]} is not in 0..{num_nodes - 1}")
     once, count = np.unique(nodes, return_counts=True)
     if len(once) < len(nodes):
         raise DataError(f"input node {once[count > 1][0]} stands more than once in input_nodes")
-    if len(nodes) == 0:
-        raise DataError("input_nodes is empty; give at least one seed node")
     return nodes
