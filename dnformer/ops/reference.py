@@ -1,7 +1,8 @@
 """Differential local attention in plain PyTorch: the executable definition of the operator.
 
 N source nodes, M destination nodes, E edges, H heads, D head width, R width of the lambda
-hidden layer. Edges are grouped by destination. Memory beyond inputs and outputs is O(E·H).
+hidden layer. Edges are grouped by destination. Memory beyond inputs and outputs is O(E·H), and
+float32 copies of narrower inputs.
 """
 
 import math

@@ -4,6 +4,7 @@ from torch.nn.functional import gelu, layer_norm
 
 from dnformer.errors import ConfigError
 from dnformer.nn import Block, DiffAttention
+from dnformer.nn.block import FeedForward
 from dnformer.nn.topology import add_self_loops, to_topology
 from dnformer.ops import Topology
 
@@ -59,10 +60,17 @@ def test_attend_range_covers_whole(norm: str) -> None:
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_forward_dropout_places(norm: str) -> None:
-    # with (nearly) everything dropped only the residual stream is left
+    # with (nearly) everything dropped only the residual stream is left, biases included
     block, h = block_of(norm=norm, dropout=1 - 1e-12), features(width=6)
+    torch.nn.init.normal_(block.ffn.contract.bias)
     left = h if norm == "pre" else layer_norm(layer_norm(h, [6]), [6])
     torch.testing.assert_close(block(h, TOPOLOGY), left)
+
+
+def test_feed_forward_dropout() -> None:
+    ffn = FeedForward(6, expansion=2.0, activation="relu", dropout=1 - 1e-12).double()
+    torch.nn.init.normal_(ffn.contract.bias)
+    torch.testing.assert_close(ffn(features(width=6)), ffn.contract.bias.expand(8, 6))
 
 
 @pytest.mark.parametrize(("expansion", "width"), [(2.0, 12), (0.5, 3), (1.5, 9), (0.01, 1)])

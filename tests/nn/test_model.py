@@ -1,6 +1,7 @@
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import gelu
 from torch_geometric import EdgeIndex
 
 import dnformer.nn
@@ -123,6 +124,14 @@ def test_forward_sparse_features() -> None:
     torch.testing.assert_close(model(x.to_sparse_csr(), EDGES), model(x, EDGES))
 
 
+def test_embed_formula() -> None:
+    model, x = model_of(activation="gelu", dropout=1 - 1e-12), features()
+    torch.nn.init.normal_(model.projection.bias)
+    assert model.embed(x).abs().max() == 0
+    expected = gelu(x @ model.projection.weight + model.projection.bias)
+    torch.testing.assert_close(model.eval().embed(x), expected)
+
+
 def test_forward_permuted_nodes() -> None:
     model, x = model_of().eval(), features()
     order = torch.tensor([3, 0, 7, 5, 1, 6, 2, 4])
@@ -166,6 +175,24 @@ def test_reset_parameters_reproduces() -> None:
     model.reset_parameters()
     for name, t in model.state_dict().items():
         assert torch.equal(t, first[name]), name
+
+
+def test_dnformer_settings_reach_blocks() -> None:
+    model = DNFormer(
+        5, 6, 3, 2, 2, dropout=0.3, attention_dropout=0.4, lambda_width=7, lambda_init=0.6,
+        lambda_bound="sigmoid", norm="pre", ffn_expansion=0.5, activation="gelu", head_norm=True,
+    )  # fmt: skip
+    for block in model.blocks:
+        attention = block.attention
+        assert attention.dropout == 0.4
+        assert attention.norm is not None
+        assert attention.lam.src.weight.shape == (7, 6)
+        assert attention.lam.bound == "sigmoid"
+        assert attention.lam.out.bias.sigmoid().tolist() == pytest.approx([0.6, 0.6])
+        assert block.pre
+        assert block.ffn.expand.weight.shape == (3, 6)
+        assert isinstance(block.ffn.activation, torch.nn.GELU)
+        assert block.dropout.p == block.ffn.dropout.p == 0.3
 
 
 def test_depths_follow_schedule() -> None:
