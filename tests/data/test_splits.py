@@ -100,8 +100,8 @@ def test_make_splits_unlabelled_nodes_are_in_none(recipe: dict[str, Any]) -> Non
 
 
 def test_make_splits_per_class_follows_the_formula() -> None:
-    # 17 labelled of 3 classes: round(0.6 · 17 / 3) = 3 of each, then int(0.2 · 17) = 3
-    found = splits({"per_class": (0.6, 0.2, 0.2)}, Y)
+    # 17 labelled of 3 classes: round(0.5 · 17 / 3 = 2.83) = 3 of each, then int(0.2 · 17) = 3
+    found = splits({"per_class": (0.5, 0.2, 0.3)}, Y)
     assert np.bincount(Y[found["train"]]).tolist() == [3, 3, 3]
     assert sizes(found) == [9, 3, 5]
 

@@ -119,8 +119,15 @@ def test_draws_list_equals_batches_drawn_one_by_one(graph: Graph) -> None:
 
 
 def test_draws_dropped_batches_give_their_memory_back(graph: Graph) -> None:
-    many = loader(graph, batch_size=1, threads=1, prefetch=1)
-    addresses = [batch.x.data_ptr() for _ in range(4) for batch in many]
+    many = loader(graph, batch_size=20, num_neighbors=[-1, -1], threads=1, prefetch=1)
+    addresses, others = [], []
+    for _ in range(50):
+        for batch in many:
+            addresses.append(batch.x.data_ptr())
+            num_bytes = batch.x.numel() * 4
+        del batch
+        # what was given back to the system goes to somebody else
+        others += [np.ones(num_bytes + num_bytes // 4, dtype=np.uint8) for _ in range(4)]
     # one buffer for each batch that was alive at once, not one a batch
     assert len(addresses) == 100
     assert len(set(addresses)) <= 10
