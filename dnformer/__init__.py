@@ -8,26 +8,21 @@ if TYPE_CHECKING:
     from dnformer.data.ingest import ingest
     from dnformer.loader import NeighborLoader, NeighborSampler
     from dnformer.nn import DNFormer
-    from dnformer.train.launch import evaluate, train
 
 __all__ = [
     "DNFormer",
     "NeighborLoader",
     "NeighborSampler",
-    "evaluate",
     "ingest",
     "open_graph",
-    "train",
 ]
 
 _HOMES = {
     "DNFormer": "dnformer.nn",
     "NeighborLoader": "dnformer.loader",
     "NeighborSampler": "dnformer.loader",
-    "evaluate": "dnformer.train.launch",
     "ingest": "dnformer.data.ingest",
     "open_graph": "dnformer.data.graph",
-    "train": "dnformer.train.launch",
 }
 
 

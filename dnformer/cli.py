@@ -7,7 +7,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, NoReturn
 
@@ -34,12 +34,12 @@ Settings = Annotated[
 ]
 
 
-def main() -> NoReturn:
-    """Runs the command line and exits with its code."""
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs the command line, by default the process's own, and exits with its code."""
     logging.basicConfig(level=logging.WARNING, format="warning: %(message)s", stream=sys.stderr)
-    arguments = sys.argv[1:] or ["--help"]
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        code = app(arguments, standalone_mode=False)
+        code = app(arguments or ["--help"], standalone_mode=False)
     except DNFormerError as error:
         _fail(str(error), error.exit_code)
     except typer.Abort:

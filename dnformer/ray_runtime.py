@@ -65,10 +65,10 @@ def session(needed: Resources, say: Callable[[str], None]) -> Iterator[None]:
         ConfigError: the cluster has too few CPUs or GPUs.
         BackendError: no Ray at `RAY_ADDRESS`, or none could be started.
     """
+    local = not os.environ.get("RAY_ADDRESS")
+    _set_environment(local)
     if "ray" not in sys.modules:
         say("loading Ray")
-    for name, value in _SETTINGS.items():
-        os.environ.setdefault(name, value)
     import ray
 
     if ray.is_initialized():
@@ -76,7 +76,7 @@ def session(needed: Resources, say: Callable[[str], None]) -> Iterator[None]:
         yield
         return
     folder = None
-    if not os.environ.get("RAY_ADDRESS"):
+    if local:
         say(f"starting Ray on this machine for {needed.num_workers} worker(s): some 10 to 40 s")
         folder = _start_local(ray, needed)
     else:
@@ -95,10 +95,21 @@ def session(needed: Resources, say: Callable[[str], None]) -> Iterator[None]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start_local(ray: Any, needed: Resources) -> Path:
-    if "RAY_AUTH_MODE" not in os.environ:
+def _set_environment(local: bool) -> None:
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    # Ray reads these when it is imported; one that was imported before keeps its own ways
+    if "RAY_AUTH_MODE" in os.environ or "ray" in sys.modules:
+        return
+    if local:
         # only this process and its children know the token
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    else:
+        token = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
+        os.environ["RAY_AUTH_MODE"] = "token" if token else "disabled"
+
+
+def _start_local(ray: Any, needed: Resources) -> Path:
     folder = _temporary_folder()
     cores = len(os.sched_getaffinity(0))
     try:
@@ -129,9 +140,6 @@ def _temporary_folder() -> Path:
 
 
 def _join(ray: Any) -> None:
-    if "RAY_AUTH_MODE" not in os.environ:
-        token = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
-        os.environ["RAY_AUTH_MODE"] = "token" if token else "disabled"
     try:
         ray.init(log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:

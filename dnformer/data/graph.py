@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from dnformer import storage
 from dnformer.config import SplitConfig
@@ -14,6 +13,9 @@ from dnformer.data.manifest import Manifest, read_manifest
 from dnformer.data.splits import make_splits
 from dnformer.data.store import Store, default_folder, open_store
 from dnformer.errors import DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @final
@@ -78,8 +80,11 @@ class Graph:
             )
         return self._splits
 
-    def split(self, name: str) -> torch.Tensor:
+    def split(self, name: str) -> "Tensor":
         """Node indices of "train", "val" or "test", int64, ascending."""
+        # here, so that what needs no tensors (describe) need not wait for torch
+        import torch
+
         if name not in self.splits:
             raise DataError(f"no split {name!r}; there are {', '.join(self.splits)}")
         return torch.from_numpy(self.splits[name].copy())

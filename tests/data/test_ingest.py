@@ -93,7 +93,7 @@ def test_ingest_data_of_pyg(tmp_path):
 def test_ingest_refuses_what_it_cannot_read(tmp_path):
     with pytest.raises(DataError, match="HeteroData"):
         ingest(HeteroData(), str(tmp_path / "out"))
-    with pytest.raises(ConfigError, match="cannot ingest a str"):
+    with pytest.raises(DataError, match="a str is not supported"):
         ingest("pyg:Planetoid/Cora", str(tmp_path / "out"))
 
 

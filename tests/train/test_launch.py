@@ -89,7 +89,7 @@ def test_train_fresh_starts_over(make_config, tmp_path):
         pytest.param({"loader": {"kind": "full"}}, id="full"),
         pytest.param({"train": {"micro_batches": 2}}, id="micro-batches"),
         pytest.param({"train": {"precision": "float64"}}, id="float64"),
-        pytest.param({"optim": {"name": "adamw", "schedule": "cosine", "clip_norm": 1}}, id="adamw"),
+        pytest.param({"optim": {"name": "adamw", "schedule": "cosine"}}, id="adamw"),
         pytest.param({"model": {"attention": "single", "norm": "pre"}}, id="single-pre"),
         pytest.param({"model": {"lambda": "reparam"}}, id="reparam"),
     ],
@@ -153,9 +153,9 @@ def killed(values, tmp_path):
 def test_train_killed_in_an_epoch_resumes_and_ends_with_the_same_bits(
     killed, make_config, tmp_path
 ):
-    # many steps, so that the kill comes long before the end
-    sections = {"train": {"epochs": 20}, "checkpoint": {"every_steps": 4, "every_epochs": 3}}
-    config = killed(STEPS + 5, **sections)
+    # no multiple of 11 below 90 steps is the end of an epoch
+    sections = {"train": {"epochs": 10}, "checkpoint": {"every_steps": 11, "every_epochs": 99}}
+    config = killed(12, **sections)
     run = str(tmp_path / "killed" / "run")
     found = newest_checkpoint(run)
     assert found is not None
@@ -165,11 +165,11 @@ def test_train_killed_in_an_epoch_resumes_and_ends_with_the_same_bits(
 
     starts = sorted(os.listdir(Path(run) / "metrics"))
     assert starts == ["1-0.jsonl", f"2-{resumed_at}.jsonl"]
-    assert resumed_at >= STEPS
+    assert 0 < resumed_at <= done < 10 * STEPS
     assert resumed_at % STEPS != 0, "the checkpoint is in the middle of an epoch"
-    assert done - resumed_at <= 4, "no more steps run twice than the interval"
+    assert done - resumed_at <= 11, "no more steps run twice than the interval"
     steps = [record["step"] for record in read_metrics(run) if record["kind"] == "step"]
-    assert steps == list(range(1, 20 * STEPS + 1))
+    assert steps == list(range(1, 10 * STEPS + 1))
 
     straight = train(make_config(tmp_path / "straight", **sections))
     assert_same_weights(run, straight["run"])

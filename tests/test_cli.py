@@ -1,0 +1,191 @@
+"""The command line as a person meets it: exit codes, one-line errors, stable JSON keys."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+
+from dnformer.cli import main
+from dnformer.data.ingest import ingest
+from dnformer.data.tables import TableSource
+
+
+class Result(NamedTuple):
+    """What a command left."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def refused(result: Result) -> str:
+    """The one line of an error; anything else is a failure."""
+    assert result.returncode == 2, result.stderr
+    assert result.stdout == ""
+    errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert "Traceback" not in result.stderr
+    assert result.stderr.splitlines()[-1] == errors[0]
+    return errors[0]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A folder with tables of people, run.yaml for a dataset `data` of them, and that dataset."""
+    folder = tmp_path_factory.mktemp("cli")
+    people = [f"p{i}" for i in range(30)]
+    edges = [f"{people[i]},{people[(i * 7 + 3) % 30]}" for i in range(30)]
+    nodes = [f"{name},{'ab'[i % 2]},{i % 2},{i / 30:.3f}" for i, name in enumerate(people)]
+    (folder / "edges.csv").write_text("\n".join(["src,dst", *edges]))
+    (folder / "nodes.csv").write_text("\n".join(["id,label,f0,f1", *nodes]))
+    values = {
+        "name": "people",
+        "data": {"uri": "data", "split": {"random": [0.6, 0.2, 0.2]}},
+        "loader": {"num_neighbors": 3, "batch_size": 8},
+        "model": {"hidden": 4},
+        "train": {"epochs": 3, "threads": 1},
+    }
+    (folder / "run.yaml").write_text(yaml.safe_dump(values))
+    source = TableSource(edges=str(folder / "edges.csv"), nodes=str(folder / "nodes.csv"))
+    ingest(source, str(folder / "data"), policies={"direction": "undirected"})
+    return folder
+
+
+@pytest.fixture
+def run(folder, monkeypatch, capsys) -> Callable[..., Result]:
+    """Runs a command in `folder`, in this process."""
+    monkeypatch.chdir(folder)
+    # the node-local stores go beside the test's files, not to the user's cache
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+
+    def command(*arguments: object) -> Result:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exit_:
+            main([str(argument) for argument in arguments])
+        return Result(int(exit_.value.code or 0), *capsys.readouterr())
+
+    return command
+
+
+def test_help_lists_what_is_there(run):
+    result = run()
+    assert result.returncode == 0
+    listed = result.stdout.split("Commands:")[1].splitlines()
+    assert [line.split()[0] for line in listed if line] == [
+        "ingest", "describe", "train", "evaluate",
+    ]  # fmt: skip
+
+
+def test_ingest_again_has_nothing_to_do(run):
+    result = run("ingest", "--edges", "edges.csv", "--nodes", "nodes.csv", "--undirected",
+                 "--out", "data")  # fmt: skip
+    assert result.returncode == 0
+    assert "data: is already there, nothing to do" in result.stdout
+    assert "direction undirected" in result.stdout
+
+
+def test_ingest_takes_a_config_file_and_options_on_top(run, folder):
+    values = {"table": {"edges": "edges.csv", "nodes": "nodes.csv"}, "out": "nowhere"}
+    (folder / "ingest.yaml").write_text(yaml.safe_dump(values))
+    result = run("ingest", "--config", "ingest.yaml", "--out", "other", "--split", "random",
+                 "--set", "policies.direction=undirected", "--json")  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["uri"] == "other"
+    described = json.loads(run("describe", "other", "--json").stdout)
+    assert described["splits"] == {"train": 18, "val": 6, "test": 6}
+    data = json.loads(run("describe", "data", "--json").stdout)
+    assert described["fingerprint"] == data["fingerprint"]
+
+
+def test_describe_has_stable_keys(run, folder):
+    facts = json.loads(run("describe", "data", "--json").stdout)
+    assert {
+        "num_nodes", "num_edges", "num_features", "num_classes", "fingerprint", "splits",
+    } <= facts.keys()  # fmt: skip
+    assert facts["class_counts"] == {"a": 15, "b": 15}
+    assert "no split came with this dataset" in facts["split_problem"]
+    text = run("describe", "data", "--split", "random").stdout
+    assert "train 18, val 6, test 6" in text
+
+
+def test_train_then_evaluate_as_json(run, folder):
+    result = run("train", "run.yaml", "--json")
+    assert result.returncode == 0, result.stderr
+    trained = json.loads(result.stdout)
+    assert {"run", "epochs", "seconds", "val", "test"} <= trained.keys()
+    assert trained["run"] == str(folder / "runs" / "people")
+    lines = [line for line in result.stderr.splitlines() if line.startswith("epoch ")]
+    assert [line.split()[1] for line in lines] == ["1/3", "2/3", "3/3"]
+    evaluated = json.loads(run("evaluate", "runs/people", "--json").stdout)
+    assert evaluated == trained
+
+
+def test_train_repeat_prints_mean_and_std(run):
+    result = run("train", "run.yaml", "--repeat", 2, "--set", "name=twice")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("test accuracy ")
+    assert "(mean ± std of 2 runs)" in result.stdout
+    result = run("train", "run.yaml", "--repeat", 2, "--set", "name=twice", "--json")
+    assert {"mean", "std", "values"} <= json.loads(result.stdout).keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "No such command 'trian'. Did you mean 'train'?"),
+        (["train"], "Missing parameter"),
+        (["train", "missing.yaml"], "missing.yaml: cannot be read: No such file"),
+        (["train", "run.yaml", "--set", "optim.lr"], "expected path=value"),
+        (["train", "run.yaml", "--set", "optim.rl=1"], "'optim.rl'; did you mean 'lr'?"),
+        (["train", "run.yaml", "--set", "model.heads=3"], "hidden 4 is no multiple of heads 3"),
+        (["train", "run.yaml", "--set", "data.uri=nowhere"], "no dataset here"),
+        (["evaluate", "runs/nothing"], "no run here"),
+        (["describe", "."], "no dataset here"),
+        (["ingest", "pyg:Planetoid/Coro", "--root", ".", "--out", "x"], "no graph"),
+        (["ingest", "edges.csv", "--out", "x"], "expected pyg:NAME or synthetic:sbm"),
+        (["ingest", "--out", "x"], "takes one source of pyg, synthetic, table"),
+        (["ingest", "synthetic:sbm"], "out is required"),
+        (["ingest", "synthetic:sbm", "--nodes", "900", "--out", "data"], "holds another dataset"),
+        (["ingest", "synthetic:sbm", "--out", "."], "is not empty and holds no dataset"),
+        (["ingest", "--edges", "run.yaml", "--out", "x"], "run.yaml"),
+        (["ingest", "synthetic:sbm", "--out", "x", "--split", "thirds"], "expected random"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistake_is_one_line_and_exit_code_2(run, arguments, message):
+    assert message in refused(run(*arguments))
+
+
+def test_bad_row_is_named_by_file_row_and_value(run, folder):
+    (folder / "bad.csv").write_text("src,dst\np0,p1\np1,p99\n")
+    line = refused(run("ingest", "--edges", "bad.csv", "--nodes", "nodes.csv", "--out", "x"))  # fmt: skip
+    assert "bad.csv row 2" in line
+    assert "p99" in line
+    assert not (folder / "x").exists()
+
+
+def test_run_that_fails_is_exit_code_1(run):
+    result = run("train", "run.yaml", "--set", "name=nan", "--set", "optim.lr=1e30")
+    assert result.returncode == 1
+    assert "the loss is nan at step" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_same_name_with_other_settings_is_refused_by_name(run, folder):
+    assert run("train", "run.yaml", "--set", "name=again").returncode == 0
+    line = refused(run("train", "run.yaml", "--set", "name=again", "--set", "optim.lr=0.5"))  # fmt: skip
+    assert "optim.lr is 0.5, the run has 0.005" in line
+    result = run("train", "run.yaml", "--set", "name=again", "--set", "optim.lr=0.5", "--fresh")
+    assert result.returncode == 0
+
+
+def test_module_runs_as_a_program(folder):
+    command = [sys.executable, "-m", "dnformer.cli", "train", "nowhere.yaml"]
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert result.stderr == "error: nowhere.yaml: cannot be read: No such file or directory\n"
