@@ -163,7 +163,7 @@ def test_mistake_is_one_line_and_exit_code_2(run, arguments, message):
 
 def test_bad_row_is_named_by_file_row_and_value(run, folder):
     (folder / "bad.csv").write_text("src,dst\np0,p1\np1,p99\n")
-    line = refused(run("ingest", "--edges", "bad.csv", "--nodes", "nodes.csv", "--out", "x"))  # fmt: skip
+    line = refused(run("ingest", "--edges", "bad.csv", "--nodes", "nodes.csv", "--out", "x"))
     assert "bad.csv row 2" in line
     assert "p99" in line
     assert not (folder / "x").exists()
@@ -178,7 +178,7 @@ def test_run_that_fails_is_exit_code_1(run):
 
 def test_same_name_with_other_settings_is_refused_by_name(run, folder):
     assert run("train", "run.yaml", "--set", "name=again").returncode == 0
-    line = refused(run("train", "run.yaml", "--set", "name=again", "--set", "optim.lr=0.5"))  # fmt: skip
+    line = refused(run("train", "run.yaml", "--set", "name=again", "--set", "optim.lr=0.5"))
     assert "optim.lr is 0.5, the run has 0.005" in line
     result = run("train", "run.yaml", "--set", "name=again", "--set", "optim.lr=0.5", "--fresh")
     assert result.returncode == 0
