@@ -76,6 +76,6 @@ class _SparseProduct(torch.autograd.Function):
         node = torch.arange(grad.shape[0], device=grad.device)
         node = torch.repeat_interleave(node, crow.diff(), output_size=col.numel())
         grad_weight = edge_sum(
-            values.unsqueeze(1), grad.unsqueeze(1), col.long(), node, ctx.num_features
+            values.unsqueeze(1), grad.contiguous().unsqueeze(1), col.long(), node, ctx.num_features
         )
         return grad_weight.squeeze(1), None, None, None

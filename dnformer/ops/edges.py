@@ -2,9 +2,9 @@
 
 Each gathers a few edges at a time: no tensor of E x D or E x R is allocated, and what a chunk
 gathered is still in cache when it is used. On whole tensors the same operations spend most of
-their time on mapping fresh memory (E = 200,000, H = 2, D = 32: four times slower). On CPU the
-sums over edges run in a fixed order, whatever the number of threads (within a matrix product the
-order is the BLAS library's).
+their time on mapping fresh memory: three to four times slower for E = 200,000, H = 2, D = 32. On
+CPU the sums over edges run in a fixed order, whatever the number of threads (within a matrix
+product the order is the BLAS library's).
 
 E edges, H heads, R width of the lambda hidden layer. P is the number of products an edge has
 (heads, or heads x branches), D the width of each.
@@ -18,8 +18,9 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Within one core's cache on CPU; a GPU needs fewer and longer kernels
-_CPU_CHUNK_BYTES = 2**20
+# About a core's share of the cache on CPU: with less, threads wait for each other more often.
+# A GPU needs fewer and longer kernels
+_CPU_CHUNK_BYTES = 2**21
 _GPU_CHUNK_BYTES = 2**26
 
 
@@ -94,6 +95,8 @@ class _EdgeSum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         weight, y, i, j = ctx.saved_tensors
+        # an expanded gradient, as that of sum(), gathers several times slower
+        grad = grad.contiguous()
         grad_weight = edge_dot(grad, y, i, j) if ctx.needs_input_grad[0] else None
         grad_y = edge_sum(weight, grad, j, i, y.shape[0]) if ctx.needs_input_grad[1] else None
         return grad_weight, grad_y, None, None, None

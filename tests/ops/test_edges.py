@@ -5,7 +5,7 @@ from dnformer.ops.edges import edge_dot, edge_hidden, edge_sum
 
 from .helpers import close, grads
 
-# 700 edges of 8 KiB each: six chunks
+# 700 edges of 8 KiB each: three chunks
 NUM_EDGES, WIDTH = 700, 1024
 I_INDEX = torch.arange(NUM_EDGES) * 3 // NUM_EDGES
 J_INDEX = torch.arange(NUM_EDGES) * 7 % 4
