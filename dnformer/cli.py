@@ -5,6 +5,7 @@ Exit codes: 0 done; 1 a run that started failed; 2 a mistake by the user, one li
 
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -36,6 +37,9 @@ Settings = Annotated[
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line, by default the process's own, and exits with its code."""
+    # torch's OpenMP threads wait for each other in a loop; on cores that others use too, a long one
+    # costs more than it saves (bench/LOG.md, 2026-11-29)
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     logging.basicConfig(level=logging.WARNING, format="warning: %(message)s", stream=sys.stderr)
     arguments = sys.argv[1:] if arguments is None else arguments
     try:

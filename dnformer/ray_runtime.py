@@ -35,6 +35,7 @@ _SETTINGS = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "GOMP_SPINCOUNT": "1000",
 }
 # a report is a barrier that waits for the controller's next poll
 _REPORT_EVERY_S = 10.0
@@ -62,7 +63,7 @@ def session(needed: Resources, say: Callable[[str], None]) -> Iterator[None]:
     Inside another session it is that one.
 
     Raises:
-        ConfigError: the cluster has too few CPUs or GPUs.
+        ConfigError: this machine has too few CPUs or GPUs.
         BackendError: no Ray at `RAY_ADDRESS`, or none could be started.
     """
     local = not os.environ.get("RAY_ADDRESS")
@@ -72,7 +73,7 @@ def session(needed: Resources, say: Callable[[str], None]) -> Iterator[None]:
     import ray
 
     if ray.is_initialized():
-        _check_resources(ray, needed)
+        _check_resources(ray, needed, say)
         yield
         return
     folder = None
@@ -84,7 +85,7 @@ def session(needed: Resources, say: Callable[[str], None]) -> Iterator[None]:
         _join(ray)
     failed = True
     try:
-        _check_resources(ray, needed)
+        _check_resources(ray, needed, say)
         yield
         failed = False
     finally:
@@ -147,15 +148,20 @@ def _join(ray: Any) -> None:
         raise BackendError(f"no Ray cluster could be joined at {address}: {error}") from None
 
 
-def _check_resources(ray: Any, needed: Resources) -> None:
+def _check_resources(ray: Any, needed: Resources, say: Callable[[str], None]) -> None:
     have = ray.cluster_resources()
     for name, each in (("CPU", needed.cpus), ("GPU", int(needed.use_gpu))):
         want, found = needed.num_workers * each, have.get(name, 0)
-        if want > found:
-            raise ConfigError(
-                f"{needed.num_workers} workers need {needed.num_workers} x {each} = {want} {name}, "
-                f"the cluster has {found:g}; lower train.workers or train.threads"
-            )
+        if want <= found:
+            continue
+        arithmetic = (
+            f"{needed.num_workers} workers need {needed.num_workers} x {each} = {want} {name}, "
+            f"the cluster has {found:g}"
+        )
+        if not os.environ.get("RAY_ADDRESS"):
+            raise ConfigError(f"{arithmetic}; lower train.workers or train.threads")
+        # an autoscaler may bring the rest
+        say(f"warning: {arithmetic} now")
 
 
 def run_workers(worker: Worker, payload: Any, *, resources: Resources, folder: str) -> Any:

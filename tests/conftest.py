@@ -2,10 +2,12 @@
 
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import settings
 
 from dnformer.data.cache import write_cache
@@ -17,6 +19,27 @@ Pairs = list[tuple[int, int]]
 # the same examples on every machine, however slow it is
 settings.register_profile("dnformer", deadline=None, derandomize=True)
 settings.load_profile("dnformer")
+
+
+SHARED = Path(__file__).parents[1].parent / "shared"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips what needs the real graphs or oracles where they are not beside the checkout."""
+    if SHARED.is_dir():
+        return
+    for item in items:
+        if item.get_closest_marker("shared"):
+            item.add_marker(pytest.mark.skip(reason="needs ../shared"))
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """On tensors this small a second thread only waits, for long where the cores are busy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 _DTYPES = {"x": np.float32, "y": np.int64, "split": np.int8}

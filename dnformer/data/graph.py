@@ -32,7 +32,7 @@ class Graph:
         self, uri: str, manifest: Manifest, store: Store, split: SplitConfig | None, seed: int
     ) -> None:
         self.uri, self.manifest, self.store = uri, manifest, store
-        self.split_recipe = split or manifest.split or SplitConfig(column=True)
+        self.split_recipe = split or manifest.default_split
         self._seed = seed
         self._splits: dict[str, npt.NDArray[np.int64]] | None = None
 

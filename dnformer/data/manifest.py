@@ -57,6 +57,11 @@ class Manifest(Section):
                 raise ValueError(f"its {kind} files have {found} rows, not {expected}")
         return self
 
+    @property
+    def default_split(self) -> SplitConfig:
+        """The recorded recipe, else the split that came with the data."""
+        return self.split or SplitConfig(column=True)
+
     def schema_values(self) -> dict[str, Any]:
         """The part of the schema that the fingerprint hashes."""
         keys = ("num_nodes", "num_edges", "num_features", "num_classes", "classes", "features",

@@ -9,7 +9,7 @@ from typing import Any
 
 from dnformer import ray_runtime, storage
 from dnformer.config import RunConfig
-from dnformer.data.manifest import read_manifest
+from dnformer.data.manifest import Manifest, read_manifest
 from dnformer.group import Group
 from dnformer.train.run import Run, portable, read_result, read_run
 from dnformer.train.sinks import Record, read_metrics
@@ -50,8 +50,9 @@ def train(config: RunConfig, *, fresh: bool = False, progress: Progress | None =
         DNFormerError: a setting or the data are wrong, or the run could not go on.
     """
     progress = progress or Progress()
-    fingerprint = read_manifest(storage.absolute(config.data.uri)).fingerprint
-    with Run(config, fingerprint, fresh=fresh) as run:
+    manifest = read_manifest(storage.absolute(config.data.uri))
+    fingerprint = manifest.fingerprint
+    with Run(_with_split(config, manifest), fingerprint, fresh=fresh) as run:
         for warning in run.warnings:
             progress.say(f"warning: {warning}")
         found = run.result()
@@ -64,6 +65,12 @@ def train(config: RunConfig, *, fresh: bool = False, progress: Progress | None =
         result = _run(run.config, job, progress)
         run.finish(result)
         return result
+
+
+def _with_split(config: RunConfig, manifest: Manifest) -> RunConfig:
+    """`config` with its split recipe spelt out: the dataset's default may change under a run."""
+    data = config.data.model_copy(update={"split": config.data.split or manifest.default_split})
+    return config.model_copy(update={"data": data})
 
 
 def _run(config: RunConfig, job: Job, progress: Progress) -> Result:

@@ -272,38 +272,7 @@ def test_read_raw_damaged_npz_is_refused(tmp_path: Path) -> None:
             continue  # any other exception fails the test
 
 
-needs_shared = pytest.mark.skipif(not SHARED.exists(), reason="no real graphs here")
-
-
 @pytest.mark.shared
-@needs_shared
-@pytest.mark.parametrize(
-    ("name", "nodes", "edges", "features", "classes"),
-    [
-        ("Planetoid/Cora", 2_708, 10_556, 1_433, 7),
-        ("Planetoid/CiteSeer", 3_327, 9_104, 3_703, 6),
-        ("Planetoid/PubMed", 19_717, 88_648, 500, 3),
-        ("Amazon/Computers", 13_752, 491_722, 767, 10),
-        ("Amazon/Photo", 7_650, 238_162, 745, 8),
-        ("Coauthor/CS", 18_333, 163_788, 6_805, 15),
-        ("Coauthor/Physics", 34_493, 495_924, 8_415, 5),
-    ],
-)
-def test_read_raw_real_graph_has_the_known_counts(
-    name: str, nodes: int, edges: int, features: int, classes: int
-) -> None:
-    table = read(name, SHARED)
-    assert table.nodes.x is not None
-    assert table.nodes.x.shape == (nodes, features)
-    assert table.counts["num_edges"] == table.src.size == edges
-    assert table.nodes.num_nodes == nodes
-    assert table.nodes.num_classes == classes
-    # bags of words are sparse; 35 % of the Amazon graphs' entries are not zero
-    assert sp.issparse(table.nodes.x) == ("Amazon" not in name)
-
-
-@pytest.mark.shared
-@needs_shared
 @pytest.mark.filterwarnings("ignore")  # PyG unpickles by names that numpy and scipy deprecate
 @pytest.mark.parametrize("name", ["Planetoid/Cora", "Planetoid/CiteSeer", "Amazon/Photo"])
 def test_read_raw_real_graph_equals_pygs_class(name: str, tmp_path: Path) -> None:
@@ -314,7 +283,6 @@ def test_read_raw_real_graph_equals_pygs_class(name: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.shared
-@needs_shared
 def test_read_raw_physics_is_never_dense() -> None:
     """Its features are 1.1 GB dense; reading and cleaning takes less than a tenth of that."""
     tracemalloc.start()

@@ -14,12 +14,16 @@ import torch
 import yaml
 
 from dnformer import storage
-from dnformer.config import RunConfig, parse
+from dnformer.config import RunConfig, SplitConfig, parse
+from dnformer.data.ingest import ingest
+from dnformer.data.raw import RawSource
+from dnformer.data.synthetic import SyntheticSource
 from dnformer.errors import CheckpointError, ConfigError, DataError
 from dnformer.train.launch import Progress, evaluate, repeat, repeated, train
 from dnformer.train.sinks import read_metrics
 from dnformer.train.state import newest_checkpoint, read_checkpoint
 
+SHARED = Path(__file__).parents[2].parent / "shared"
 STEPS = 9  # an epoch: 180 seeds in batches of 20
 
 
@@ -97,6 +101,18 @@ def test_train_fresh_starts_over(make_config, tmp_path):
 def test_train_runs_each_setting(make_config, tmp_path, sections):
     result = train(make_config(tmp_path, **sections))
     assert 0 <= result["test"]["accuracy"] <= 1
+
+
+def test_train_holds_on_to_the_split_recipe_of_its_first_start(make_config, tmp_path):
+    uri = str(tmp_path / "data")
+    source = SyntheticSource(nodes=60, classes=2, features=4, degree=4)
+    config = make_config(tmp_path, data={"uri": uri, "split": None})
+    ingest(source, uri, split=SplitConfig(random=(0.6, 0.2, 0.2)))
+    result = train(config)
+    ingest(source, uri, split=SplitConfig(random=(0.2, 0.2, 0.6)))
+    assert evaluate(result["run"]) == result
+    with pytest.raises(CheckpointError, match=r"data\.split is \{'random': \[0\.2, 0\.2, 0\.6\]\}"):
+        train(config)
 
 
 def test_train_into_memory_storage(make_config, tmp_path):
@@ -181,3 +197,31 @@ def test_train_refuses_more_workers_than_micro_batches(make_config, tmp_path):
     train(make_config(tmp_path))
     with pytest.raises(ConfigError, match="more than the 1"):
         train(make_config(tmp_path, train={"workers": 2}))
+
+
+@pytest.mark.shared
+def test_train_physics_stays_below_3_gib(make_config, tmp_path):
+    """Its features are 1.1 GB dense, several times that with copies; they stay sparse."""
+    source = RawSource(name="Coauthor/Physics", root=str(SHARED / "data"))
+    ingest(source, str(tmp_path / "physics"))
+    values = {
+        "name": "physics",
+        "data": {"uri": str(tmp_path / "physics"), "split": {"random": [0.6, 0.2, 0.2]}},
+        "loader": {"num_neighbors": 5},
+        "train": {"epochs": 1},
+        "cache": {"dir": str(tmp_path / "store")},
+    }
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(values))
+    command = [sys.executable, "-m", "dnformer.cli", "train", "run.yaml", "--json"]
+    code = (
+        "import json, resource, subprocess, sys;"
+        "result = json.loads(subprocess.run(sys.argv[1:], capture_output=True, check=True).stdout);"
+        "result['peak_kib'] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss;"
+        "print(json.dumps(result))"
+    )
+    measured = subprocess.run(
+        [sys.executable, "-c", code, *command], cwd=tmp_path, capture_output=True, check=True
+    )
+    result = json.loads(measured.stdout)
+    assert result["peak_kib"] < 3 * 2**20
+    assert result["test"]["accuracy"] > 0.85
