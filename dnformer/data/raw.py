@@ -5,10 +5,7 @@ own dataset classes give. The folder may be read-only; `processed/` is neither r
 """
 
 import difflib
-import io
 import re
-import zipfile
-import zlib
 from itertools import chain, repeat
 from typing import Any
 
@@ -20,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from dnformer import storage
 from dnformer.data.clean import Policies
 from dnformer.data.features import Where, count_classes, csr_from_parts, finite_csr, lay_out
+from dnformer.data.npz import load_npz
 from dnformer.data.table import SPLITS, Int64Array, NodeColumns, RawGraph
 from dnformer.data.unpickle import unpickle
 from dnformer.errors import ConfigError, DataError
@@ -128,7 +126,7 @@ def _read_planetoid(stem: str) -> RawGraph:
 
 def _read_npz(file: str) -> RawGraph:
     """Reads an adjacency and a feature matrix, both CSR, and labels."""
-    parts = _load_npz(file)
+    parts = load_npz(file)
     x = _npz_csr(parts, "attr", file)
     x.sum_duplicates()
     adjacency = _npz_csr(parts, "adj", file)
@@ -225,31 +223,6 @@ def _read_test_index(file: str, *, start: int, stop: int) -> Int64Array:
         expected = f"each once, {start} to {stop - 1}"
         raise DataError(f"{file}: {len(nodes)} lines, {found}; expected {expected}")
     return np.array(nodes, dtype=np.int64)
-
-
-def _load_npz(file: str) -> dict[str, npt.NDArray[Any]]:
-    data = storage.read_bytes(file)
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)):  # np.load would take a lone array or a pickle too
-            pass
-        with np.load(io.BytesIO(data), allow_pickle=False) as parts:
-            return {key: np.asarray(parts[key]) for key in parts.files}
-    except (
-        ValueError,
-        TypeError,
-        SyntaxError,
-        LookupError,
-        MemoryError,
-        OverflowError,
-        OSError,
-        EOFError,
-        NotImplementedError,
-        RuntimeError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
-        found = f"{file}: no npz file of plain arrays ({type(error).__name__}: {error})"
-        raise DataError(f"{found}; fetch it again") from None
 
 
 def _npz_part(parts: dict[str, npt.NDArray[Any]], key: str, file: str) -> npt.NDArray[Any]:

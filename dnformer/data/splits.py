@@ -4,10 +4,8 @@ The protocols of the field differ: `random` is one uniform permutation, `per_cla
 class-balanced one of the BernNet family, `planetoid` the 20-a-class one (Yang et al., 2016).
 """
 
-import io
 import json
-import zipfile
-import zlib
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,16 +13,12 @@ import numpy.typing as npt
 from dnformer import storage
 from dnformer.config import SplitConfig
 from dnformer.data.counter_rng import key_of, permutation
+from dnformer.data.npz import load_npz
 from dnformer.data.table import SPLITS
 from dnformer.errors import DataError
 
 Nodes = npt.NDArray[np.int64]
 _PLANETOID_VAL, _PLANETOID_TEST = 500, 1000
-# what json, zipfile and numpy raise for bytes that are none of theirs
-_UNREADABLE = (
-    ValueError, TypeError, AttributeError, LookupError, OverflowError, MemoryError, OSError,
-    EOFError, SyntaxError, RuntimeError, zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
 
 
 def make_splits(
@@ -105,15 +99,8 @@ def _stored(stored: npt.NDArray[np.int8] | None) -> dict[str, Nodes]:
 
 
 def _read(uri: str, num_nodes: int) -> dict[str, Nodes]:
-    content = storage.read_bytes(storage.absolute(uri))
-    try:
-        if uri.endswith(".json"):
-            arrays = {name: np.asarray(values) for name, values in json.loads(content).items()}
-        else:
-            with np.load(io.BytesIO(content), allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
-    except _UNREADABLE:
-        raise DataError(f"{uri}: no readable .npz or .json of node indices") from None
+    path = storage.absolute(uri)
+    arrays = _read_json(path) if path.endswith(".json") else load_npz(path)
     if "valid" in arrays and "val" in arrays:
         raise DataError(f"{uri}: has both 'val' and 'valid'; leave one")
     if "valid" in arrays:
@@ -128,6 +115,14 @@ def _read(uri: str, num_nodes: int) -> dict[str, Nodes]:
         parts[name] = _indices(arrays[name], f"{uri}: {name!r}", num_nodes)
     _refuse_overlap(parts, uri)
     return parts
+
+
+def _read_json(path: str) -> dict[str, npt.NDArray[Any]]:
+    try:
+        values = json.loads(storage.read_bytes(path))
+        return {name: np.asarray(indices) for name, indices in values.items()}
+    except (ValueError, AttributeError, RecursionError):
+        raise DataError(f"{path}: no readable .json of node indices") from None
 
 
 def _indices(values: npt.NDArray[np.generic], name: str, num_nodes: int) -> Nodes:
