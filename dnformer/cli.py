@@ -295,7 +295,7 @@ def _training_progress(config: configs.RunConfig) -> Iterator[Any]:
 
     total = config.train.epochs
     if not sys.stderr.isatty():
-        yield Told(_say, lambda record: _say(_epoch_line(record, total)))
+        yield Told(_say, lambda record: _say(_line(record, total)))
         return
     columns = (
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"),
@@ -306,7 +306,11 @@ def _training_progress(config: configs.RunConfig) -> Iterator[Any]:
         task = bar.add_task("", total=total)
 
         def record(values: dict[str, Any]) -> None:
-            bar.update(task, completed=values["epoch"] + 1, description=_scores(values))
+            if values["kind"] == "epoch":
+                bar.update(task, completed=values["epoch"] + 1, description=_scores(values))
+                return
+            bar.update(task, completed=values["epoch"])
+            console.print(_line(values, total), highlight=False)
 
         yield Told(lambda text: console.print(text, highlight=False), record)
 
@@ -318,7 +322,10 @@ def _scores(record: dict[str, Any]) -> str:
     return text
 
 
-def _epoch_line(record: dict[str, Any], total: int) -> str:
+def _line(record: dict[str, Any], total: int) -> str:
+    if record["kind"] == "start":
+        again = f"goes on from step {record['step']}, in epoch {record['epoch'] + 1}"
+        return again if record["step"] else "starts"
     stages = sorted(record["stage_seconds"].items(), key=lambda item: -item[1])
     where = ", ".join(f"{name} {seconds:.2f}" for name, seconds in stages[:4])
     return (

@@ -28,7 +28,8 @@ class Progress:
 
     Attributes:
         say: takes a line about what is going on.
-        record: takes the metrics of each finished epoch.
+        record: takes a record of kind "start" for each start of the workers, with the step they
+            go on from, and one of kind "epoch" with the metrics of each finished epoch.
     """
 
     say: Callable[[str], None] = _silent
@@ -88,15 +89,15 @@ def _run(config: RunConfig, job: Job, progress: Progress) -> Result:
 
 @contextmanager
 def _followed(job: Job, progress: Progress) -> Iterator[None]:
-    """Passes on the epochs that the workers record, from the metrics they write."""
+    """Passes on the starts and epochs that the workers record, from the metrics they write."""
     ended = threading.Event()
-    last = -1
+    passed_on: set[tuple[str, int]] = set()
 
     def follow() -> None:
-        nonlocal last
         for record in read_metrics(job.run, attempt=job.attempt):
-            if record["kind"] == "epoch" and record["epoch"] > last:
-                last = record["epoch"]
+            key = (record["kind"], record["step"])
+            if record["kind"] != "step" and key not in passed_on:
+                passed_on.add(key)
                 progress.record(record)
 
     def poll() -> None:

@@ -51,7 +51,7 @@ def run_worker(job: Job, group: Group, report: Callable[[Record], None]) -> dict
     Args:
         job: what to train.
         group: this worker and the others.
-        report: called by every rank at the end of each epoch.
+        report: called by every rank at the start and at the end of each epoch.
 
     Returns:
         The run's result, equal on all ranks.
@@ -64,14 +64,10 @@ def run_worker(job: Job, group: Group, report: Callable[[Record], None]) -> dict
     state = TrainState(model, build_optimizer(config.optim, model))
     _restore(state, job, group)
     evaluator = build_evaluator(config, model, graph, group)
-    loop = Loop(
-        state,
-        build_loader(config, graph),
-        group,
-        Settings(config.train, config.optim, config.eval, config.checkpoint),
-        _hooks(config, job, state, group, evaluator, report),
-    )
-    loop.run()
+    hooks = _hooks(config, job, state, group, evaluator, report)
+    report(_start_record(state))
+    settings = Settings(config.train, config.optim, config.eval, config.checkpoint)
+    Loop(state, build_loader(config, graph), group, settings, hooks).run()
     return finish(job.run, state, evaluator)
 
 
@@ -183,6 +179,8 @@ def _hooks(
     attempt = Attempt(job.run, job.attempt)
     attempt.check()
     metrics = MetricsFile(job.run, attempt=job.attempt, first_step=state.steps_done)
+    metrics.write(_start_record(state))
+    metrics.publish()
     meta = {
         "config": job.config,
         "fingerprint": job.fingerprint,
@@ -196,6 +194,10 @@ def _hooks(
         write_checkpoint(job.run, state, meta=meta, keep=config.checkpoint.keep)
 
     return Hooks(evaluate, metrics.write, save, report)
+
+
+def _start_record(state: TrainState) -> Record:
+    return {"kind": "start", "epoch": state.epoch, "step": state.steps_done}
 
 
 def finish(run: str, state: TrainState, evaluator: Evaluator) -> dict[str, Any]:

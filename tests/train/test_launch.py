@@ -44,6 +44,7 @@ def test_train_learns_and_says_so(make_config, tmp_path):
     records = []
     config = make_config(tmp_path, train={"epochs": 12})
     result = train(config, progress=Progress(record=records.append))
+    assert records.pop(0) == {"kind": "start", "epoch": 0, "step": 0}
     assert [record["epoch"] for record in records] == list(range(12))
     assert result["epochs"] == 12
     assert result["run"] == str(tmp_path / "run")
@@ -84,7 +85,7 @@ def test_train_of_one_run_twice_gives_the_same_bits(make_config, tmp_path):
 def test_train_fresh_starts_over(make_config, tmp_path):
     train(make_config(tmp_path))
     result = train(make_config(tmp_path, optim={"lr": 0.02}), fresh=True)
-    assert read_metrics(result["run"])[0]["step"] == 1
+    assert [record["step"] for record in read_metrics(result["run"])][:2] == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,7 @@ def test_train_into_memory_storage(make_config, tmp_path):
     result = train(make_config(uri))
     assert result["run"] == f"{uri}/run"
     assert evaluate(result["run"]) == result
-    assert len(read_metrics(result["run"])) == 3 * STEPS + 3
+    assert len(read_metrics(result["run"])) == 1 + 3 * STEPS + 3
 
 
 def test_train_without_dataset_names_it(make_config, tmp_path):
@@ -189,7 +190,12 @@ def test_train_killed_in_an_epoch_resumes_and_ends_with_the_same_bits(
 
     straight = train(make_config(tmp_path / "straight", **sections))
     assert_same_weights(run, straight["run"])
-    losses = [[r["train/loss"] for r in read_metrics(uri)] for uri in (run, straight["run"])]
+    starts = [r["step"] for r in read_metrics(run) if r["kind"] == "start"]
+    assert starts == [0, resumed_at]
+    losses = [
+        [r["train/loss"] for r in read_metrics(uri) if r["kind"] != "start"]
+        for uri in (run, straight["run"])
+    ]
     assert losses[0] == losses[1]
 
 
