@@ -7,8 +7,10 @@ import logging
 import os
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -88,6 +90,9 @@ def session(needed: Resources, say: Callable[[str], None]) -> Iterator[None]:
         _check_resources(ray, needed, say)
         yield
         failed = False
+    except KeyboardInterrupt:
+        failed = False
+        raise
     finally:
         ray.shutdown()
         if folder is not None and failed:
@@ -198,9 +203,23 @@ def run_workers(worker: Worker, payload: Any, *, resources: Resources, folder: s
         run_config=RunConfig(name="ray", storage_path=path, storage_filesystem=filesystem),
     )
     try:
-        return trainer.fit().return_value
+        with _own_interrupt():
+            return trainer.fit().return_value
     except TrainingFailedError as error:
         raise _cause(error) from None
+
+
+@contextmanager
+def _own_interrupt() -> Iterator[None]:
+    """Ctrl-C as KeyboardInterrupt: Ray Train's own handler exits with 0, and would stay."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    except SystemExit:
+        raise KeyboardInterrupt from None
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 def _run_one(config: dict[str, Any]) -> Any:

@@ -99,6 +99,23 @@ def test_run_workers_raises_the_workers_own_error(tmp_path):
         run_workers(divide, 0, resources=resources, folder=str(tmp_path / "b"))
 
 
+def press_ctrl_c(payload: int, group: Group, report) -> None:
+    """A worker that sends its driver what Ctrl-C sends, and waits to be stopped."""
+    if group.rank == 0:
+        os.kill(payload, signal.SIGINT)
+    time.sleep(60)
+
+
+def test_run_workers_passes_on_ctrl_c_and_gives_the_handler_back(tmp_path):
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        run_workers(
+            press_ctrl_c, os.getpid(), resources=Resources(2, 1, use_gpu=False),
+            folder=str(tmp_path),
+        )  # fmt: skip
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 def make_values(data_uri: str, storage: Path, store: Path, **train: object) -> dict:
     """A run on `data_uri` with dropout, 17 steps of 2 micro-batches an epoch on Cora."""
     return {
