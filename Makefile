@@ -5,6 +5,8 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
+# torch's OpenMP threads wait in a loop; a long one on cores that others use too stalls the tests
+export GOMP_SPINCOUNT := 1000
 .PHONY: env demo test lint check
 
 env: .venv/.installed
