@@ -18,7 +18,7 @@ from dnformer.config import RunConfig, parse
 from dnformer.errors import CheckpointError
 
 _RUN, _ATTEMPT, _RESULT, _LOCK = "run.json", "attempt.json", "result.json", ".lock"
-_CONTENT = (_RUN, _RESULT, "checkpoints", "metrics", "ray")
+_CONTENT = (_RESULT, "checkpoints", "metrics", "ray")
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,13 @@ class Run:
         self._take_lock()
         try:
             # checked before the attempt is taken: a start that is refused must not stop a live one
-            stored = None if self._fresh else _read_json(storage.join(self.uri, _RUN))
-            self.config, self.warnings = self._settle(stored)
-            self.attempt = self._next_attempt()
+            stored = _read_json(storage.join(self.uri, _RUN))
             if stored is None:
+                self._refuse_foreign_folder()
+            begin = stored is None or self._fresh
+            self.config, self.warnings = self._settle(None if begin else stored)
+            self.attempt = self._next_attempt()
+            if begin:
                 self._begin()
         except BaseException:
             self._release()
@@ -133,7 +136,16 @@ class Run:
             raise self._in_use(_read_json(uri))
         return Attempt(self.uri, number)
 
+    def _refuse_foreign_folder(self) -> None:
+        found = sorted(set(_CONTENT) & set(storage.list_names(self.uri)))
+        if found:
+            raise CheckpointError(
+                f"{self.uri} holds {', '.join(found)} but no {_RUN}, so it is no run of ours; "
+                "choose another name, or move them away"
+            )
+
     def _begin(self) -> None:
+        # run.json goes last: what it stands beside is ours to remove
         for name in _CONTENT:
             storage.remove(storage.join(self.uri, name))
         values = {"format": 1, "config": portable(self.config), "fingerprint": self._fingerprint}

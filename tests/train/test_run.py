@@ -114,6 +114,18 @@ def test_run_fresh_forgets_all_but_the_attempt(path):
         assert read_run(run.uri)[0].optim.lr == 0.5
 
 
+@pytest.mark.parametrize("fresh", [False, True], ids=["plain", "fresh"])
+def test_run_leaves_a_folder_alone_that_is_not_its_own(path, fresh):
+    mine = storage.join(run_uri(make_config(path)), "checkpoints/epoch=3.ckpt")
+    storage.write_bytes(mine, b"somebody's")
+    with (
+        pytest.raises(CheckpointError, match=r"holds checkpoints but no run\.json"),
+        Run(make_config(path), "f", fresh=fresh),
+    ):
+        pass
+    assert storage.read_bytes(mine) == b"somebody's"
+
+
 def test_run_result_comes_back(path):
     with Run(make_config(path), "f") as run:
         run.finish({"test": {"accuracy": 0.5}})
