@@ -283,7 +283,7 @@ def _print_result(result: dict[str, Any], as_json: bool) -> None:
         print(f"test accuracy {100 * result['test']['accuracy']:.2f} % at the best validation")
         print(
             f"  validation {100 * result['val']['accuracy']:.2f} %, best epoch "
-            f"{result['best_epoch']} of {result['epochs']}, {result['seconds']:.1f} s of training"
+            f"{result['best_epoch'] + 1} of {result['epochs']}, {result['seconds']:.1f} s of training"
         )
     print(f"  files of the run: {result['run']}")
 
