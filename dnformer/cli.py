@@ -281,9 +281,10 @@ def _print_result(result: dict[str, Any], as_json: bool) -> None:
         print("  of each: " + ", ".join(f"{100 * value:.2f}" for value in result["values"]))
     else:
         print(f"test accuracy {100 * result['test']['accuracy']:.2f} % at the best validation")
+        best, epochs = result["best_epoch"] + 1, result["epochs"]
         print(
-            f"  validation {100 * result['val']['accuracy']:.2f} %, best epoch "
-            f"{result['best_epoch'] + 1} of {result['epochs']}, {result['seconds']:.1f} s of training"
+            f"  validation {100 * result['val']['accuracy']:.2f} %, best epoch {best} of {epochs}, "
+            f"{result['seconds']:.1f} s of training"
         )
     print(f"  files of the run: {result['run']}")
 
