@@ -31,9 +31,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-# 12 epochs of 17 steps: long enough that a kill comes before the end, and no checkpoint
-# every 13 steps falls on the end of an epoch
-EPOCHS, EVERY = 12, 13
+# 12 epochs of 34 steps: long enough that a kill comes before the end, and no checkpoint
+# every 37 steps falls on the end of an epoch
+EPOCHS, EVERY = 12, 37
 CORA = Path(__file__).parents[1].parent / "shared" / "data" / "Cora"
 
 
@@ -117,12 +117,12 @@ def test_run_workers_passes_on_ctrl_c_and_gives_the_handler_back(tmp_path):
 
 
 def make_values(data_uri: str, storage: Path, store: Path, **train: object) -> dict:
-    """A run on `data_uri` with dropout, 17 steps of 2 micro-batches an epoch on Cora."""
+    """A run on `data_uri` with dropout, 34 steps of 2 micro-batches an epoch on Cora."""
     return {
         "name": "run",
         "storage_path": str(storage),
         "data": {"uri": data_uri, "split": {"random": [0.6, 0.2, 0.2]}},
-        "loader": {"num_neighbors": [5, 3], "batch_size": 48},
+        "loader": {"num_neighbors": [5, 3], "batch_size": 24},
         "model": {"hidden": 16},
         "train": {"epochs": EPOCHS, "threads": 1, "micro_batches": 2, "log_every": 1, **train},
         "checkpoint": {"every_steps": EVERY, "every_epochs": 1000},

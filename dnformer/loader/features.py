@@ -22,7 +22,11 @@ with warnings.catch_warnings():
 
 @final
 class BufferPool:
-    """Memory for batches; a buffer comes back only when no tensor refers to it any more."""
+    """Memory for batches; a buffer comes back only when no tensor refers to it any more.
+
+    Buffers are torch's, aligned to 64 bytes: the BLAS library's last bits depend on alignment,
+    and numpy's varies from one allocation to the next.
+    """
 
     def __init__(self, keep: int) -> None:
         self._free: list[Array] = []
@@ -37,7 +41,7 @@ class BufferPool:
         except IndexError:
             buffer = np.empty(0, np.uint8)
         if len(buffer) < size:
-            buffer = np.empty(size + size // 4, np.uint8)
+            buffer = torch.empty(size + size // 4, dtype=torch.uint8).numpy()
         array: Array = buffer[:size].view(dtype).reshape(shape)
         weakref.finalize(array, self._give_back, buffer).atexit = False
         return array

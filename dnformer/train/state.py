@@ -104,7 +104,8 @@ class TrainState:
                 raise CheckpointError(f"the checkpoint does not fit the model: no parameter {name}")
             # Adam keeps `step` on the CPU, the moments beside the parameter
             device = torch.device("cpu") if slot == "step" else parameters[name].device
-            self.optimizer.state[parameters[name]][slot] = value.to(device)
+            # copied: the file's own memory is not aligned, on which last bits may depend
+            self.optimizer.state[parameters[name]][slot] = value.to(device, copy=True)
         for name, value in values.items():
             setattr(self, name, value)
 

@@ -73,8 +73,9 @@ def run_worker(job: Job, group: Group, report: Callable[[Record], None]) -> dict
 
 def set_threads(threads: int) -> None:
     """Sets the CPU threads of torch and numba in this process; bits depend on their number."""
-    torch.set_num_threads(threads)
+    # numba first: starting its threads sets the number for everyone on OpenMP, torch included
     numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+    torch.set_num_threads(threads)
 
 
 def open_run_graph(config: RunConfig, fingerprint: str) -> Graph:

@@ -161,3 +161,10 @@ def test_pool_from_many_threads_hands_out_each_buffer_once() -> None:
 
     with ThreadPoolExecutor(4) as threads:
         assert all(threads.map(work, range(4)))
+
+
+def test_buffers_are_aligned_whatever_their_size() -> None:
+    # the last bits of a matrix product depend on it
+    pool = BufferPool(keep=0)
+    arrays = [pool.empty((rows, 7), np.float32) for rows in range(1, 400, 7)]
+    assert {array.ctypes.data % 64 for array in arrays} == {0}

@@ -170,9 +170,13 @@ def killed(values, tmp_path):
 def test_train_killed_in_an_epoch_resumes_and_ends_with_the_same_bits(
     killed, make_config, tmp_path
 ):
-    # no multiple of 11 below 90 steps is the end of an epoch
-    sections = {"train": {"epochs": 10}, "checkpoint": {"every_steps": 11, "every_epochs": 99}}
-    config = killed(12, **sections)
+    # 8 epochs of 90 steps; no multiple of 97 below 720 is the end of an epoch
+    sections = {
+        "loader": {"batch_size": 2},
+        "train": {"epochs": 8},
+        "checkpoint": {"every_steps": 97, "every_epochs": 99},
+    }
+    config = killed(98, **sections)
     run = str(tmp_path / "killed" / "run")
     found = newest_checkpoint(run)
     assert found is not None
@@ -182,11 +186,11 @@ def test_train_killed_in_an_epoch_resumes_and_ends_with_the_same_bits(
 
     starts = sorted(os.listdir(Path(run) / "metrics"))
     assert starts == ["1-0.jsonl", f"2-{resumed_at}.jsonl"]
-    assert 0 < resumed_at <= done < 10 * STEPS
-    assert resumed_at % STEPS != 0, "the checkpoint is in the middle of an epoch"
-    assert done - resumed_at <= 11, "no more steps run twice than the interval"
+    assert 0 < resumed_at <= done < 720
+    assert resumed_at % 90 != 0, "the checkpoint is in the middle of an epoch"
+    assert done - resumed_at <= 97, "no more steps run twice than the interval"
     steps = [record["step"] for record in read_metrics(run) if record["kind"] == "step"]
-    assert steps == list(range(1, 10 * STEPS + 1))
+    assert steps == list(range(1, 721))
 
     straight = train(make_config(tmp_path / "straight", **sections))
     assert_same_weights(run, straight["run"])
