@@ -94,7 +94,9 @@ def test_run_worker_stops_when_it_was_superseded(make_config, tmp_path):
 @pytest.mark.parametrize("threads", [1, 2])
 def test_set_threads_in_a_new_process_sets_torch_and_numba(threads):
     code = (
-        "import numba, torch; from dnformer.train.worker import set_threads;"
+        # torch settles its number once: only after that can numba change it
+        "import numba, torch; torch.get_num_threads();"
+        "from dnformer.train.worker import set_threads;"
         f"set_threads({threads}); print(torch.get_num_threads(), numba.get_num_threads())"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
