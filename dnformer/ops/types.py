@@ -7,8 +7,25 @@ hidden layer. Edges are grouped by destination.
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int, Int64
 from torch import Tensor
+
+
+class Transposed(NamedTuple):
+    """The same edges grouped by source: where the gradients of keys and values are summed.
+
+    It may be that of a larger graph that this one's edges are the first of: then sources beyond
+    the N and edges beyond the E are passed over. int32 where all indices fit, else int64.
+
+    Attributes:
+        rowptr: where each source's edges begin.
+        edge: positions in `Topology.row`, ascending within a source.
+        col: the destination of each.
+    """
+
+    rowptr: Int[Tensor, "N+1"]
+    edge: Int[Tensor, "E"]
+    col: Int[Tensor, "E"]
 
 
 class Topology(NamedTuple):
@@ -17,10 +34,12 @@ class Topology(NamedTuple):
     Attributes:
         colptr: where each destination's edges begin, from 0 to E.
         row: the neighbour's index among the N sources.
+        transposed: the same edges by source; None where the backward pass is to make it.
     """
 
     colptr: Int64[Tensor, "M+1"]
     row: Int64[Tensor, "E"]
+    transposed: Transposed | None = None
 
     @property
     def num_dst(self) -> int:
