@@ -1,0 +1,136 @@
+"""What a measurement found: rows, targets beside what was found, and how a person reads them."""
+
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+
+class Row(NamedTuple):
+    """One contender in one case.
+
+    Attributes:
+        case: name of the case.
+        graph: what it ran on.
+        scope: "op", "layer", "floor", "graph" or "process".
+        impl: the contender.
+        passes: "forward", "forward+backward", or what else was timed.
+        num_edges: E.
+        heads: H.
+        width: D.
+        seconds: median of the rounds; None where it was not measured, and `note` says why.
+        low: of the rounds.
+        high: of the rounds.
+        to_ours: seconds over those of our implementation in the same scope, graph and pass.
+        to_floor: seconds over those of the floor of reading.
+        extra_bytes: peak memory beyond inputs and results.
+        bytes_per_edge_head: how much that grows with each edge and head.
+        copy_share: on a GPU, the bytes that must be read each second, over the bytes that a large
+            copy reads and writes each second.
+        note: anything else.
+    """
+
+    case: str
+    graph: str
+    scope: str
+    impl: str
+    passes: str
+    num_edges: int = 0
+    heads: int = 0
+    width: int = 0
+    seconds: float | None = None
+    low: float | None = None
+    high: float | None = None
+    to_ours: float | None = None
+    to_floor: float | None = None
+    extra_bytes: int | None = None
+    bytes_per_edge_head: float | None = None
+    copy_share: float | None = None
+    note: str = ""
+
+
+class Target(NamedTuple):
+    """A figure beside the range it should lie in; None is no bound, and no figure."""
+
+    case: str
+    name: str
+    found: float | None
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @property
+    def met(self) -> bool | None:
+        """Whether it does; None where there is no figure."""
+        if self.found is None:
+            return None
+        low, high = self.at_least, self.at_most
+        return (low is None or self.found >= low) and (high is None or self.found <= high)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**self._asdict(), "met": self.met}
+
+    def line(self) -> str:
+        """For a person."""
+        bounds = [
+            f"{word} {bound:g}"
+            for word, bound in (("at least", self.at_least), ("at most", self.at_most))
+            if bound is not None
+        ]
+        verdict = {True: "met", False: "not met", None: "not measured"}[self.met]
+        found = "" if self.found is None else f"{self.found:.2f}, "
+        wanted = f"target {' and '.join(bounds)}" if bounds else "no target"
+        return f"  {verdict if bounds else 'shown':12} {self.name}: {found}{wanted}"
+
+
+class Findings(NamedTuple):
+    """All of one case."""
+
+    rows: list[Row]
+    targets: list[Target]
+
+
+_COLUMNS = (
+    ("graph", "left"), ("scope", "left"), ("impl", "left"), ("pass", "left"), ("E", "right"),
+    ("H×D", "right"), ("ms", "right"), ("min", "right"), ("max", "right"), ("/ ours", "right"),
+    ("/ floor", "right"), ("extra MB", "right"), ("B/edge/head", "right"),
+)  # fmt: skip
+
+
+def show(findings: Findings, console: Console) -> None:
+    """Prints one case as a table, with its targets under it."""
+    if not findings.rows:
+        return
+    table = Table(title=findings.rows[0].case, title_justify="left", box=None, pad_edge=False)
+    for title, justify in _COLUMNS:
+        table.add_column(title, justify="right" if justify == "right" else "left", no_wrap=True)
+    notes = any(row.note or row.copy_share for row in findings.rows)
+    if notes:
+        table.add_column("note", overflow="fold")
+    for row in findings.rows:
+        cells = _cells(row)
+        table.add_row(*map(escape, cells if notes else cells[:-1]))
+    console.print(table)
+    for target in findings.targets:
+        console.print(target.line(), highlight=False, markup=False)
+    console.print()
+
+
+def _cells(row: Row) -> list[str]:
+    times = [_figure(t, 1e3) for t in (row.seconds, row.low, row.high)]
+    size = f"{row.heads}×{row.width}" if row.heads else ""
+    share = f"{row.copy_share:.0%} of copying" if row.copy_share is not None else ""
+    return [
+        row.graph, row.scope, row.impl, row.passes, f"{row.num_edges:,}" if row.num_edges else "",
+        size, *times, _figure(row.to_ours), _figure(row.to_floor),
+        _figure(row.extra_bytes, 1e-6), _figure(row.bytes_per_edge_head),
+        ", ".join(filter(None, (share, row.note))),
+    ]  # fmt: skip
+
+
+def _figure(value: float | None, scale: float = 1.0) -> str:
+    if value is None:
+        return ""
+    value *= scale
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
