@@ -289,6 +289,45 @@ def _print_result(result: dict[str, Any], as_json: bool) -> None:
     print(f"  files of the run: {result['run']}")
 
 
+bench = typer.Typer(help="Measure in one process, side by side.", rich_markup_mode=None)
+app.add_typer(bench, name="bench")
+
+
+@bench.command("ops")
+def bench_ops(
+    case: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this case; may be repeated.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed rounds; the median counts.")] = 7,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads (default: as torch chooses).")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    yardstick: Annotated[
+        str | None, typer.Option(help="Python file of another operator to race against.")
+    ] = None,
+    graph: Annotated[
+        str | None,
+        typer.Option(help="Dataset for power-law and block, in place of a generated one."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Time and peak memory of the attention operator, beside PyG's layers and plain reading."""
+    with _waiting("loading torch"):
+        from dnformer.bench import ops, report
+
+    settings = ops.Settings(repeats, device, yardstick, graph)
+    console = Console()
+    console.width = max(console.width, 150)  # lines that wrap are read more easily than cut ones
+    findings = ops.run(settings, case or [], threads=threads, say=_say)
+    if as_json:
+        print(json.dumps(ops.as_json(list(findings))))
+        return
+    console.print(ops.header(), highlight=False)
+    for found in findings:
+        report.show(found, console)
+
+
 @contextmanager
 def _training_progress(config: configs.RunConfig) -> Iterator[Any]:
     """A bar with the time left on a terminal; a line an epoch in a log."""

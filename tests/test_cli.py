@@ -77,7 +77,7 @@ def test_help_lists_what_is_there(run):
     assert result.returncode == 0
     listed = result.stdout.split("Commands:")[1].splitlines()
     assert [line.split()[0] for line in listed if line] == [
-        "ingest", "describe", "train", "evaluate",
+        "ingest", "describe", "train", "evaluate", "bench",
     ]  # fmt: skip
 
 
@@ -154,11 +154,27 @@ def test_train_repeat_prints_mean_and_std(run):
         (["ingest", "synthetic:sbm", "--out", "."], "is not empty and holds no dataset"),
         (["ingest", "--edges", "run.yaml", "--out", "x"], "run.yaml"),
         (["ingest", "synthetic:sbm", "--out", "x", "--split", "thirds"], "expected random"),
+        (["bench"], "Missing command"),
+        (["bench", "ops", "--case", "powerlaw"], "no case 'powerlaw'; did you mean 'power-law'?"),
+        (["bench", "ops", "--yardstick", "x.py"], "--yardstick x.py: there is no such file"),
+        (["bench", "ops", "--device", "tpu"], "--device 'tpu' is not one of cpu, cuda"),
+        (["bench", "ops", "--case", "block", "--graph", "nowhere"], "no dataset here"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_mistake_is_one_line_and_exit_code_2(run, arguments, message):
     assert message in refused(run(*arguments))
+
+
+def test_bench_ops_of_a_sampled_block(run):
+    options = ("--case", "block", "--graph", "data", "--repeats", 1, "--threads", 1)
+    result = run("bench", "ops", *options, "--json")
+    assert result.returncode == 0, result.stderr
+    assert "case block (1 of 1)" in result.stderr
+    rows = json.loads(result.stdout)["rows"]
+    assert {row["impl"] for row in rows} >= {"dnformer", "reference", "TransformerConv", "floor"}
+    assert all({"case", "impl", "seconds"} <= row.keys() for row in rows)
+    assert all(row["graph"] == "block of data" for row in rows)
 
 
 def test_bad_row_is_named_by_file_row_and_value(run, folder):
