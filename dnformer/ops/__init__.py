@@ -7,12 +7,23 @@ hidden layer. Edges are grouped by destination.
 from jaxtyping import Float
 from torch import Tensor
 
-from dnformer.ops import reference
 from dnformer.ops.checks import check_inputs
+from dnformer.ops.flat import Inputs, attend
 from dnformer.ops.reference import edge_weights
-from dnformer.ops.types import QK, Dropout, EdgeWeights, Lambda, Topology
+from dnformer.ops.transpose import transpose
+from dnformer.ops.types import QK, Dropout, EdgeWeights, Lambda, Topology, Transposed
 
-__all__ = ["QK", "Dropout", "EdgeWeights", "Lambda", "Topology", "diff_attention", "edge_weights"]
+__all__ = [
+    "QK",
+    "Dropout",
+    "EdgeWeights",
+    "Lambda",
+    "Topology",
+    "Transposed",
+    "diff_attention",
+    "edge_weights",
+    "transpose",
+]
 
 
 def diff_attention(
@@ -48,4 +59,7 @@ def diff_attention(
         ConfigError: the squash function or the share of dropout is not one there is.
     """
     check_inputs(graph, qk, v, lam, bias=bias, dropout=dropout)
-    return reference.diff_attention(graph, qk, v, lam, bias=bias, dropout=dropout)
+    seed, p = (None, 0.0) if dropout is None else (dropout.seed, dropout.p)
+    *lam_tensors, squash = lam or (None, None, None, None, "")
+    inputs = Inputs(graph.colptr, graph.row, *qk, v, *lam_tensors, bias, seed, p, squash)
+    return attend(inputs, graph.transposed).to(v.dtype)
