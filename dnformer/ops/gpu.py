@@ -24,11 +24,12 @@ from dnformer.ops.types import Transposed
 # 2D + 4 floats a head (2 · 260 · 4 / 512 = 4 bytes an edge and head where D is 128): in shorter
 # ones they would take more than what edges need anyway
 SEGMENT = 512
-# edges a program loads at a time: a row of a sampled batch is one or two such blocks
+# Edges a program loads at a time; half of it where rows are short on average: `attend_kernel` is
+# 1016 instructions for such a block and 1656 for a whole one (sm_90, H = 2, D = R = 32, bfloat16)
 _BLOCK = 16
 # heads x width that a program holds: a block of edges is then at most 4096 numbers
 _TILE = 256
-# what shares the gradient of lambda's weight: [parts, H, R] is kept
+# programs that share the gradient of lambda's weight, each with its own [H, R]
 _MAX_PARTS = 1024
 _ROWS_COUNTED = 256
 
@@ -74,31 +75,31 @@ class _Plan(NamedTuple):
         """How many blocks of heads there are."""
         return _cdiv(self.heads, self.heads_block)
 
-    def value_args(self) -> dict[str, Any]:
+    def value_args(self, block: int) -> dict[str, Any]:
         """What a kernel on v is compiled for."""
         return {
             "H": self.heads,
             "D": self.value,
             "DP": _padded(self.value),
             "HB": self.heads_block,
-            "BLOCK": _BLOCK,
+            "BLOCK": block,
             "SEGMENT": self.segment,
             "ACC": self.acc,
-            **_options(self.heads_block * _padded(max(self.key, self.value))),
+            **_options(block * self.heads_block * _padded(max(self.key, self.value))),
         }
 
-    def key_args(self) -> dict[str, Any]:
+    def key_args(self, block: int) -> dict[str, Any]:
         """What a kernel on q, k and v is compiled for."""
-        return self.value_args() | {
+        return self.value_args(block) | {
             "W": self.width,
             "K": self.key,
             "KP": _padded(self.key),
             "SCALE": 1 / math.sqrt(self.key),
         }
 
-    def weight_args(self) -> dict[str, Any]:
+    def weight_args(self, block: int) -> dict[str, Any]:
         """What a kernel that computes attention weights is compiled for."""
-        return self.key_args() | {
+        return self.key_args(block) | {
             "R": self.hidden,
             "BR": self.hidden_block,
             "SQUASH": self.squash,
@@ -143,12 +144,12 @@ def forward(x: Inputs, *, segment: int = SEGMENT) -> Outputs:
     with torch.cuda.device_of(x.v):  # type: ignore[no-untyped-call]
         gpu_forward.attend_kernel[plan.grid(num_dst, num_edges, plan.head_blocks())](
             *x[:11], out, second, stats, part_acc, part_stats,
-            num_dst, 2 * num_ranges, **plan.weight_args(),
+            num_dst, 2 * num_ranges, **plan.weight_args(_block(num_edges, num_dst)),
         )  # fmt: skip
         if num_ranges:
             gpu_forward.join_kernel[(num_ranges, plan.head_blocks())](
                 x.colptr, part_acc, part_stats, out, second, stats, num_dst,
-                SQUASH=x.squash, **plan.value_args(),
+                SQUASH=x.squash, **plan.value_args(_BLOCK),
             )  # fmt: skip
     return Outputs(out, second, stats)
 
@@ -214,7 +215,7 @@ def _destination_grads(
     if num_dst:
         gpu_backward.destination_kernel[plan.grid(num_dst, num_edges, plan.head_blocks())](
             *x[:11], *outputs, grad_out, grad_q, grad_bias, edges.pre, edges.attention, edges.dst,
-            part, num_dst, num_slots, **plan.weight_args(),
+            part, num_dst, num_slots, **plan.weight_args(_block(num_edges, num_dst)),
         )  # fmt: skip
         _join(plan, x.colptr, part, grad_q, num_edges)
     return grad_q, grad_bias, edges
@@ -231,7 +232,7 @@ def _source_grads(
     if num_src:
         gpu_backward.source_kernel[plan.grid(num_src, num_edges, plan.head_blocks())](
             *index, x.q, grad_out, edges, grad_k, grad_v, part_k, part_v,
-            num_src, num_slots, **plan.key_args(),
+            num_src, num_slots, **plan.key_args(_block(num_edges, num_src)),
         )  # fmt: skip
         _join(plan, index.ptr, part_k, grad_k, num_edges)
         _join(plan, index.ptr, part_v, grad_v, num_edges)
@@ -261,30 +262,30 @@ def _hidden_grad(
     num_slots = 2 * plan.ranges(num_edges)
     grad = torch.empty_like(own)
     part = pre.new_empty(num_slots, plan.hidden)
-    block = min(_padded(plan.hidden), _TILE)
     if grad.numel():
-        grid = plan.grid(num_rows, num_edges, _cdiv(plan.hidden, block))
+        block, width = _block(num_edges, num_rows), min(_padded(plan.hidden), _TILE)
+        grid = plan.grid(num_rows, num_edges, _cdiv(plan.hidden, width))
         gpu_backward.hidden_kernel[grid](
             *index, own, other, weight, pre, grad, part, num_rows, num_slots,
-            H=plan.heads, R=plan.hidden, BR=block, BLOCK=_BLOCK, SEGMENT=plan.segment,
-            ACC=plan.acc, **_options(block),
+            H=plan.heads, R=plan.hidden, BR=width, BLOCK=block, SEGMENT=plan.segment,
+            ACC=plan.acc, **_options(block * width),
         )  # fmt: skip
         _join(plan, index.ptr, part, grad, num_edges)
     return grad
 
 
 def _weight_grad(plan: _Plan, x: Inputs, weight: Tensor, edges: _EdgeGrads) -> Tensor:
-    num_edges, block = x.row.numel(), plan.hidden_block
+    num_edges, width = x.row.numel(), plan.hidden_block
     if not num_edges or not plan.hidden:
         return torch.zeros_like(weight)
     # at least a segment each: then the parts take no more than R / 128 bytes an edge and head
     edges_each = _BLOCK * _cdiv(max(plan.segment, _cdiv(num_edges, _MAX_PARTS)), _BLOCK)
     num_parts = _cdiv(num_edges, edges_each)
     part = edges.pre.new_empty(num_parts, plan.heads, plan.hidden)
-    gpu_backward.weight_kernel[(num_parts, plan.head_blocks(), _cdiv(plan.hidden, block))](
+    gpu_backward.weight_kernel[(num_parts, plan.head_blocks(), _cdiv(plan.hidden, width))](
         edges.dst, x.row, x.u, x.w, edges.pre, part, num_edges, edges_each,
-        H=plan.heads, R=plan.hidden, BR=block, HB=plan.heads_block, BLOCK=_BLOCK, ACC=plan.acc,
-        **_options(plan.heads_block * block),
+        H=plan.heads, R=plan.hidden, BR=width, HB=plan.heads_block, BLOCK=_BLOCK, ACC=plan.acc,
+        **_options(_BLOCK * plan.heads_block * width),
     )  # fmt: skip
     return part.sum(0).to(weight.dtype)
 
@@ -296,7 +297,7 @@ def _join(plan: _Plan, ptr: Tensor, part: Tensor, x: Tensor, num_edges: int) -> 
     if num_ranges:
         gpu_backward.sum_kernel[(num_ranges, _cdiv(width, block))](
             ptr, part, x, x.shape[0], WIDTH=width, BW=block, BLOCK=_BLOCK, SEGMENT=plan.segment,
-            ACC=plan.acc, **_options(block),
+            ACC=plan.acc, **_options(_BLOCK * block),
         )  # fmt: skip
 
 
@@ -347,10 +348,15 @@ def _padded(width: int) -> int:
     return max(8, int(triton.next_power_of_2(width)))
 
 
+def _block(num_edges: int, num_rows: int) -> int:
+    """How many edges a program loads at a time."""
+    return _BLOCK if num_edges > _BLOCK // 2 * num_rows else _BLOCK // 2
+
+
 def _options(tile: int) -> dict[str, Any]:
-    """How Triton compiles a kernel whose blocks of edges are `tile` wide."""
-    # 32 numbers of a block to a thread; fusion as by default before Triton 3.10, which warns of it
-    return {"num_warps": min(4, max(1, _BLOCK * tile // 1024)), "enable_fp_fusion": True}
+    """How Triton compiles a kernel that loads `tile` numbers of a tensor at a time."""
+    # 32 of them to a thread; fusion as by default before Triton 3.10, which warns of it
+    return {"num_warps": min(4, max(1, tile // 1024)), "enable_fp_fusion": True}
 
 
 def _cdiv(a: int, b: int) -> int:
