@@ -6,15 +6,19 @@ from typing import Any
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dnformer.ops import Dropout, Topology, edge_weights, gpu
 from dnformer.ops.flat import Inputs, Outputs
+from dnformer.ops.gpu_common import span
+from dnformer.ops.reference import diff_attention
 from dnformer.ops.types import QK, Lambda, Transposed
 
-from .helpers import GRAPH, attend, close, grads
+from .helpers import GRAPH, close, grads
 from .test_reference import CASES, oracle, oracle_inputs
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
@@ -42,7 +46,7 @@ def tensors(
     single: int = 0,
     bias: bool = False,
 ) -> dict[str, Tensor]:
-    """Random float64 inputs of `attend`; without a lambda where `single` is the width of q."""
+    """Random float64 inputs of `kernels`; without a lambda where `single` is the width of q."""
     generator = torch.Generator().manual_seed(0)
     key = single or 2 * width
     shapes: dict[str, tuple[int, ...]] = {
@@ -68,19 +72,24 @@ def transpose(graph: Topology, num_src: int, dtype: torch.dtype = torch.int64) -
 
 
 def flat(
-    named: dict[str, Tensor | None], graph: Topology, squash: str, dropout: Dropout | None
+    named: dict[str, Tensor],
+    graph: Topology,
+    squash: str,
+    dropout: Dropout | None,
+    *,
+    device: torch.device | str = DEVICE,
 ) -> Inputs:
-    """The backend's arguments on its device."""
+    """The backend's arguments."""
     rest = dict.fromkeys(("u", "w", "weight", "lam_bias", "bias"))
     x = Inputs(
         colptr=graph.colptr,
         row=graph.row,
         seed=None if dropout is None else dropout.seed,
         p=0.0 if dropout is None else dropout.p,
-        squash=squash if named.get("u") is not None else "",
+        squash=squash if "u" in named else "",
         **(rest | named),
     )
-    return Inputs(*(t.to(DEVICE) if isinstance(t, Tensor) else t for t in x))
+    return Inputs(*(t.to(device) if isinstance(t, Tensor) else t for t in x))
 
 
 class _Attend(torch.autograd.Function):
@@ -90,18 +99,18 @@ class _Attend(torch.autograd.Function):
     ) -> Tensor:
         ctx.x, ctx.index, ctx.segment = make(*given), index, segment
         ctx.outputs = gpu.forward(ctx.x, segment=segment)
-        ctx.dtypes = [t.dtype for t in given]
-        return ctx.outputs.out.to("cpu", ctx.x.v.dtype)
+        ctx.device = given[0].device
+        return ctx.outputs.out.to(ctx.device, ctx.x.v.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         grad = grad.to(DEVICE, ctx.outputs.out.dtype)
         found = gpu.backward(ctx.x, ctx.index, ctx.outputs, grad, segment=ctx.segment)
-        pairs = zip(found, (ctx.x[2:10]), strict=True)
+        pairs = zip(found, ctx.x[2:10], strict=True)
         # not given, not found
         found = [(g, x) for g, x in pairs if x is not None]
         assert all(g.shape == x.shape and g.dtype == x.dtype for g, x in found)
-        return None, None, None, *(g.cpu() for g, _ in found)
+        return None, None, None, *(g.to(ctx.device) for g, _ in found)
 
 
 def kernels(
@@ -112,7 +121,7 @@ def kernels(
     segment: int = gpu.SEGMENT,
     index: Transposed | None = None,
 ) -> Callable[..., Tensor]:
-    """`attend`, by the kernels."""
+    """The operator as a function of named tensors, by the kernels."""
 
     def function(**named: Tensor) -> Tensor:
         def make(*given: Tensor) -> Inputs:
@@ -121,6 +130,19 @@ def kernels(
         by_source = index or transpose(graph, named["v"].shape[0])
         by_source = Transposed(*(t.to(DEVICE) for t in by_source))
         return _Attend.apply(make, by_source, segment, *named.values())
+
+    return function
+
+
+def reference(
+    *, graph: Topology = GRAPH, squash: str = "softplus", dropout: Dropout | None = None
+) -> Callable[..., Tensor]:
+    """`kernels`, by the definition."""
+
+    def function(**named: Tensor) -> Tensor:
+        x = flat(named, graph, squash, dropout, device=named["v"].device)
+        lam = None if x.u is None else Lambda(x.u, x.w, x.weight, x.lam_bias, squash)
+        return diff_attention(graph, QK(x.q, x.k), x.v, lam, bias=x.bias, dropout=dropout)
 
     return function
 
@@ -141,7 +163,7 @@ def check(
     grad_out = grad_out.view(-1, *v.shape[1:])
     out, found = grads(function, named, grad_out)
     wide = {name: x.double() for name, x in named.items()}
-    right = attend(graph=graph, squash=squash, dropout=dropout)
+    right = reference(graph=graph, squash=squash, dropout=dropout)
     expected, expected_grads = grads(right, wide, grad_out.double())
     close(out, expected)
     for name, gradient in found.items():
@@ -211,13 +233,42 @@ def test_gpu_hubs_single() -> None:
     check(named, graph=HUBS, segment=4)
 
 
+@triton.jit
+def _span_kernel(ptr, spans, num_rows, num_slots, SEGMENT: tl.constexpr):  # type: ignore
+    pid = tl.program_id(0)
+    row, first, last = span(pid, ptr, num_rows, num_slots, SEGMENT)
+    tl.store(spans + 3 * pid, row)
+    tl.store(spans + 3 * pid + 1, first)
+    tl.store(spans + 3 * pid + 2, last)
+
+
+@pytest.mark.parametrize("segment", [1, 4, 7, 8, 29])
+def test_span_covers_edges(segment: int) -> None:
+    # each edge is one program's, none has more than a segment, and only hubs are cut
+    num_slots = 2 * -(-30 // segment)
+    spans = torch.zeros(num_slots + 6, 3, dtype=torch.int64, device=DEVICE)
+    _span_kernel[(num_slots + 6,)](HUBS.colptr.to(DEVICE), spans, 6, num_slots, SEGMENT=segment)
+    dst, counts = HUBS.dst().tolist(), HUBS.colptr.diff().tolist()
+    found = []
+    for pid, (row, first, last) in enumerate(spans.tolist()):
+        if row >= 0:
+            assert last - first <= segment
+            assert (counts[row] > segment) == (pid < num_slots)
+            found += [(edge, row) for edge in range(first, last)]
+    assert sorted(found) == list(enumerate(dst))
+
+
 @pytest.mark.usefixtures("poison")
-@pytest.mark.parametrize("segment", [3, gpu.SEGMENT])
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
-def test_gpu_larger_transposed(dtype: torch.dtype, segment: int) -> None:
-    # the first 4 destinations' edges, among the first 6 sources, by the index of all
-    larger = Topology(HUBS.colptr, torch.cat([HUBS.row[:24].clamp(max=5), HUBS.row[24:]]))
-    graph = Topology(larger.colptr[:5], larger.row[:25])
+@pytest.mark.parametrize(
+    ("num_dst", "dtype", "segment"),
+    [(4, torch.int32, 3), (4, torch.int64, gpu.SEGMENT), (1, torch.int32, gpu.SEGMENT)],
+)
+def test_gpu_larger_transposed(num_dst: int, dtype: torch.dtype, segment: int) -> None:
+    # the first destinations' edges, among the first 6 sources, by the index of all
+    num_edges = int(HUBS.colptr[num_dst])
+    first = HUBS.row[:num_edges].clamp(max=5)
+    larger = Topology(HUBS.colptr, torch.cat([first, HUBS.row[num_edges:]]))
+    graph = Topology(HUBS.colptr[: num_dst + 1], first)
     index = transpose(larger, 7, dtype)
     check(tensors(graph, num_src=6), graph=graph, segment=segment, index=index)
 
@@ -238,7 +289,7 @@ def test_gpu_large_logits() -> None:
     named["q"] *= 100
     named["k"] *= 10
     out, found = grads(kernels(), named)
-    close(out, attend()(**{name: x.double() for name, x in named.items()}))
+    close(out, reference()(**{name: x.double() for name, x in named.items()}))
     assert all(gradient.isfinite().all() for gradient in found.values())
 
 
@@ -249,7 +300,7 @@ def test_gpu_masked_by_bias() -> None:
     named["bias"][:17] = -torch.inf
     named["bias"][18] = -torch.inf
     out, found = grads(kernels(graph=graph), named)
-    expected, expected_grads = grads(attend(graph=graph), named)
+    expected, expected_grads = grads(reference(graph=graph), named)
     close(out, expected)
     for name, gradient in found.items():
         close(gradient, expected_grads[name])
@@ -260,7 +311,7 @@ def test_gpu_small_lambda() -> None:
     named = tensors(hidden=0)
     named["lam_bias"] = torch.tensor([-30.0, -12.0], dtype=torch.float64)
     _, found = grads(kernels(), {name: x.float() for name, x in named.items()})
-    _, expected = grads(attend(), named)
+    _, expected = grads(reference(), named)
     torch.testing.assert_close(
         found["lam_bias"].double(), expected["lam_bias"], rtol=1e-4, atol=0.0
     )
@@ -358,7 +409,7 @@ def test_gpu_large_graph(dtype: torch.dtype) -> None:
     grad_out = torch.arange(1.0, out.numel() + 1).view_as(out).to(out) / out.numel()
     wide = {name: t.double() for name, t in named.items()}
     expected, expected_grads = grads(
-        attend(graph=graph, dropout=dropout), wide, grad_out.to(DEVICE, torch.float64)
+        reference(graph=graph, dropout=dropout), wide, grad_out.to(DEVICE, torch.float64)
     )
     share = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 2e-2}[dtype]
     for actual, right in [(out, expected), *((found[n], expected_grads[n]) for n in named)]:
