@@ -34,7 +34,8 @@ class Peak(NamedTuple):
 
     Attributes:
         extra: the most it held at once, beyond what was held before it.
-        results: of the tensors it returned, which `extra` includes.
+        results: of the tensors it returned; `extra` includes those of them that were there when it
+            held the most.
     """
 
     extra: int
