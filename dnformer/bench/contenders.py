@@ -22,8 +22,7 @@ from dnformer.bench import floor
 from dnformer.bench.graphs import Csc
 from dnformer.errors import ConfigError
 from dnformer.nn import DiffAttention
-from dnformer.ops import QK, Lambda, Topology, diff_attention, reference
-from dnformer.ops.types import Transposed
+from dnformer.ops import QK, Lambda, Topology, diff_attention, reference, transpose
 
 FORWARD, BOTH = "forward", "forward+backward"
 
@@ -113,15 +112,6 @@ class Contender(NamedTuple):
     def step(self, problem: Problem, passes: str) -> Callable[[], Any]:
         """The step, from the problem alone."""
         return self.build(self.prepare(problem), passes)
-
-
-def transpose(topology: Topology, num_src: int) -> Transposed:
-    """The same edges by source, by PyTorch's stable sort."""
-    rowptr = torch.zeros(num_src + 1, dtype=torch.int64, device=topology.row.device)
-    torch.cumsum(topology.row.bincount(minlength=num_src), 0, out=rowptr[1:])
-    edge = topology.row.argsort(stable=True)
-    col = topology.dst()[edge]
-    return Transposed(rowptr.int(), edge.int(), col.int())
 
 
 def topology_of(problem: Problem) -> Topology:

@@ -1,7 +1,7 @@
 """The floor of reading: kernels that only sum the rows which the operator must read for each edge.
 
-Forward these are k, v and lambda's row of each edge's source; backward v and k again, then, edges by
-source, q and the output's gradient. What is read or written once for each node is not counted.
+Forward these are k, v and lambda's row of each edge's source; backward v and k again, then, edges
+by source, q and the output's gradient. What is read or written once for each node is not counted.
 Serial `nogil` kernels on as many threads as torch has.
 
 N source nodes, M destination nodes, E edges, H heads, D head width, R width of the lambda hidden
@@ -80,8 +80,8 @@ def _sum_edges(index, x, y, z, begin, end):  # type: ignore[no-untyped-def]
 def by_table(passes: Sequence[Pass]) -> Callable[[], float]:
     """A step that reads one table after the other: each has the cache to itself.
 
-    For N = 20,000, E = 400,000, H = 4, D = 64 this takes two thirds of what `by_edge` does, so it is
-    the floor that others are compared with.
+    For N = 20,000, E = 400,000, H = 4, D = 64 this takes two thirds of what `by_edge` does, so it
+    is the floor that others are compared with.
     """
     walks = [(_sum_rows, walk.row, (table,)) for walk in passes for table in walk.tables]
     return _step(walks)

@@ -24,7 +24,7 @@ class Row(NamedTuple):
         high: of the rounds.
         to_ours: seconds over those of our implementation in the same scope, graph and pass.
         to_floor: seconds over those of the floor of reading.
-        extra_bytes: peak memory beyond inputs and results, as if at the peak all results were there.
+        extra_bytes: peak memory beyond inputs and results, as if all results were there then.
         bytes_per_edge_head: how much that grows with each edge and head.
         copy_share: on a GPU, the bytes that must be read each second, over the bytes that a large
             copy reads and writes each second.
