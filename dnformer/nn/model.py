@@ -17,7 +17,7 @@ from dnformer.nn.block import ACTIVATIONS, Block
 from dnformer.nn.options import check_choice, check_share
 from dnformer.nn.projection import InputProjection
 from dnformer.nn.topology import add_self_loops, to_topology
-from dnformer.ops import Topology
+from dnformer.ops import Topology, transpose
 
 
 class DNFormer(nn.Module):
@@ -141,7 +141,8 @@ class DNFormer(nn.Module):
         """
         if num_sampled_nodes is None and num_sampled_edges is None:
             topology = to_topology(edge_index, num_dst=x.shape[0], num_src=x.shape[0])
-            topologies = [self.with_self_loops(topology)] * len(self.blocks)
+            topology = _with_transposed(self.with_self_loops(topology), x.shape[0])
+            topologies = [topology] * len(self.blocks)
         else:
             nodes, edges = num_sampled_nodes or [], num_sampled_edges or []
             self._check_counts(nodes, edges, num_nodes=x.shape[0], num_edges=edge_index.shape[1])
@@ -194,9 +195,16 @@ class DNFormer(nn.Module):
                 "num_sampled_edges do not fit edge_index: the edges of hop l must end in the "
                 "nodes of hop l - 1, in order of discovery"
             )
-        topology = self.with_self_loops(topology)
+        topology = _with_transposed(self.with_self_loops(topology), sum(nodes))
         ends = topology.colptr[last].tolist()
         return [
-            Topology(topology.colptr[: dst + 1], topology.row[:end])
+            Topology(topology.colptr[: dst + 1], topology.row[:end], topology.transposed)
             for dst, end in zip(reversed(num_dst), reversed(ends), strict=True)
         ]
+
+
+def _with_transposed(topology: Topology, num_src: int) -> Topology:
+    """With the index of the backward pass, which all layers then share."""
+    if not torch.is_grad_enabled():
+        return topology
+    return topology._replace(transposed=transpose(topology, num_src))

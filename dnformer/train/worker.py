@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numba
 import torch
 from torch.optim import Adam, AdamW, Optimizer
 
@@ -57,7 +56,7 @@ def run_worker(job: Job, group: Group, report: Callable[[Record], None]) -> dict
         The run's result, equal on all ranks.
     """
     config = parse(RunConfig, job.config)
-    set_threads(config.train.threads or 1)
+    torch.set_num_threads(config.train.threads or 1)  # the operator's number too
     graph = open_run_graph(config, job.fingerprint)
     model = build_model(config.model, graph, seed=config.seed, precision=config.train.precision)
     model.to(group.device)
@@ -72,9 +71,7 @@ def run_worker(job: Job, group: Group, report: Callable[[Record], None]) -> dict
 
 
 def set_threads(threads: int) -> None:
-    """Sets the CPU threads of torch and numba in this process; bits depend on their number."""
-    # numba first: starting its threads sets the number for everyone on OpenMP, torch included
-    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+    """Sets the CPU threads of torch, and so of the operator; torch's bits depend on them."""
     torch.set_num_threads(threads)
 
 
@@ -223,7 +220,7 @@ def evaluate_run(job: Job) -> dict[str, Any]:
         CheckpointError: the run has no checkpoint.
     """
     config = parse(RunConfig, job.config)
-    set_threads(config.train.threads or 1)
+    torch.set_num_threads(config.train.threads or 1)  # the operator's number too
     graph = open_run_graph(config, job.fingerprint)
     model = build_model(config.model, graph, seed=config.seed, precision=config.train.precision)
     state = TrainState(model, build_optimizer(config.optim, model))

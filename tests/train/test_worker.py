@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numba
 import numpy as np
 import pytest
 import torch
@@ -89,18 +88,6 @@ def test_run_worker_stops_when_it_was_superseded(make_config, tmp_path):
     make_job(config)
     with pytest.raises(CheckpointError, match="attempt 1 was superseded"):
         run_worker(job, Group(), lambda record: None)
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_set_threads_in_a_new_process_sets_torch_and_numba(threads):
-    code = (
-        # torch settles its number once: only after that can numba change it
-        "import numba, torch; torch.get_num_threads();"
-        "from dnformer.train.worker import set_threads;"
-        f"set_threads({threads}); print(torch.get_num_threads(), numba.get_num_threads())"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == f"{threads} {min(threads, numba.config.NUMBA_NUM_THREADS)}\n"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
