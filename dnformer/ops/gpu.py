@@ -59,6 +59,11 @@ class _Plan(NamedTuple):
         return tl.float64 if self.dtype == torch.float64 else tl.float32
 
     @property
+    def tile_width(self) -> int:
+        """The wider of q's, k's branches and v, in a tile."""
+        return _padded(max(self.key, self.value))
+
+    @property
     def hidden_block(self) -> int:
         """Units of lambda's hidden layer at a time, beside a block of heads."""
         return min(_padded(self.hidden), _TILE // self.heads_block)
@@ -75,6 +80,13 @@ class _Plan(NamedTuple):
         """How many blocks of heads there are."""
         return _cdiv(self.heads, self.heads_block)
 
+    def options(self, tile: int) -> dict[str, Any]:
+        """How Triton compiles a kernel that loads `tile` numbers of a tensor at a time."""
+        # 32 floats to a thread: registers suffice at widths up to 128. Fusion is the default
+        # until Triton 3.10, and a warning where it is not asked for
+        warps = tile * self.dtype.itemsize // 4096
+        return {"num_warps": min(8, max(1, warps)), "enable_fp_fusion": True}
+
     def value_args(self, block: int) -> dict[str, Any]:
         """What a kernel on v is compiled for."""
         return {
@@ -85,7 +97,7 @@ class _Plan(NamedTuple):
             "BLOCK": block,
             "SEGMENT": self.segment,
             "ACC": self.acc,
-            **_options(block * self.heads_block * _padded(max(self.key, self.value))),
+            **self.options(block * self.heads_block * self.tile_width),
         }
 
     def key_args(self, block: int) -> dict[str, Any]:
@@ -105,6 +117,7 @@ class _Plan(NamedTuple):
             "SQUASH": self.squash,
             "THRESHOLD": math.ceil(self.p * 2**24),
             "KEEP_SCALE": 1 / (1 - self.p),
+            **self.options(block * self.heads_block * max(self.tile_width, self.hidden_block)),
         }
 
 
@@ -268,7 +281,7 @@ def _hidden_grad(
         gpu_backward.hidden_kernel[grid](
             *index, own, other, weight, pre, grad, part, num_rows, num_slots,
             H=plan.heads, R=plan.hidden, BR=width, BLOCK=block, SEGMENT=plan.segment,
-            ACC=plan.acc, **_options(block * width),
+            ACC=plan.acc, **plan.options(block * width),
         )  # fmt: skip
         _join(plan, index.ptr, part, grad, num_edges)
     return grad
@@ -285,7 +298,7 @@ def _weight_grad(plan: _Plan, x: Inputs, weight: Tensor, edges: _EdgeGrads) -> T
     gpu_backward.weight_kernel[(num_parts, plan.head_blocks(), _cdiv(plan.hidden, width))](
         edges.dst, x.row, x.u, x.w, edges.pre, part, num_edges, edges_each,
         H=plan.heads, R=plan.hidden, BR=width, HB=plan.heads_block, BLOCK=_BLOCK, ACC=plan.acc,
-        **_options(_BLOCK * plan.heads_block * width),
+        **plan.options(_BLOCK * plan.heads_block * width),
     )  # fmt: skip
     return part.sum(0).to(weight.dtype)
 
@@ -297,7 +310,7 @@ def _join(plan: _Plan, ptr: Tensor, part: Tensor, x: Tensor, num_edges: int) -> 
     if num_ranges:
         gpu_backward.sum_kernel[(num_ranges, _cdiv(width, block))](
             ptr, part, x, x.shape[0], WIDTH=width, BW=block, BLOCK=_BLOCK, SEGMENT=plan.segment,
-            ACC=plan.acc, **_options(_BLOCK * block),
+            ACC=plan.acc, **plan.options(_BLOCK * block),
         )  # fmt: skip
 
 
@@ -351,12 +364,6 @@ def _padded(width: int) -> int:
 def _block(num_edges: int, num_rows: int) -> int:
     """How many edges a program loads at a time."""
     return _BLOCK if num_edges > _BLOCK // 2 * num_rows else _BLOCK // 2
-
-
-def _options(tile: int) -> dict[str, Any]:
-    """How Triton compiles a kernel that loads `tile` numbers of a tensor at a time."""
-    # 32 of them to a thread; fusion as by default before Triton 3.10, which warns of it
-    return {"num_warps": min(4, max(1, tile // 1024)), "enable_fp_fusion": True}
 
 
 def _cdiv(a: int, b: int) -> int:
