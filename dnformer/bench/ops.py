@@ -32,6 +32,7 @@ class Settings(NamedTuple):
         yardstick: path of a draft to race against, for the cases of the operator alone.
         graph: URI of a dataset for the cases `power-law` and `block`; else they generate one.
         scale: of all sizes; less than 1 in tests.
+        shape: (H, D) in place of those of the cases; in tests, since each shape is compiled.
         memory: whether peaks are measured, each in two processes of its own.
     """
 
@@ -40,11 +41,17 @@ class Settings(NamedTuple):
     yardstick: str | None = None
     graph: str | None = None
     scale: float = 1.0
+    shape: tuple[int, int] | None = None
     memory: bool = True
 
     def sized(self, number: float) -> int:
         """A number of nodes or edges."""
         return max(8, int(number * self.scale))
+
+    def problem(self, graph: graphs.Csc, heads: int, width: int) -> Problem:
+        """The operator over `graph` at the size of a case."""
+        heads, width = self.shape or (heads, width)
+        return Problem(graph, heads, width, device=self.device)
 
 
 def run(
@@ -111,7 +118,7 @@ def header() -> str:
 
 def _uniform(settings: Settings, heads: int, width: int) -> Problem:
     graph = graphs.uniform(settings.sized(20_000), settings.sized(400_000))
-    return Problem(graph, heads, width, device=settings.device)
+    return settings.problem(graph, heads, width)
 
 
 def _floor(settings: Settings) -> list[contenders.Contender]:
@@ -178,7 +185,7 @@ def op_case(case: str, settings: Settings, *, heads: int, width: int) -> Finding
 
 
 def _both_scopes(case: str, settings: Settings, graph: graphs.Csc) -> Findings:
-    problem = Problem(graph, 2, 32, device=settings.device)
+    problem = settings.problem(graph, 2, 32)
     racers = [contenders.OP, contenders.REFERENCE_OP, *_layer_contenders(settings)]
     entries = pair(racers, problem, PASSES, memory=settings.memory)
     rows = measure(case, entries, repeats=settings.repeats)
@@ -224,7 +231,7 @@ def scaling_case(case: str, settings: Settings) -> Findings:
         for edges in sizes:
             nodes = settings.sized(50_000) if name.startswith("N") else max(8, edges // 20)
             graph = graphs.uniform(nodes, edges)._replace(name=f"uniform, {name}")
-            problem = Problem(graph, 2, 32, device=settings.device)
+            problem = settings.problem(graph, 2, 32)
             entries += pair(racers, problem, [BOTH], memory=False)
         found = measure(case, entries, repeats=settings.repeats)
         ours = [row.seconds for row in found if row.impl == "dnformer" and row.seconds]
@@ -242,7 +249,7 @@ def star_case(case: str, settings: Settings) -> Findings:
         regular = graphs.regular(nodes, edges // nodes)
         entries = []
         for graph in (regular, graphs.star_in(nodes, edges), graphs.star_out(nodes, edges)):
-            problem = Problem(graph, heads, 32, device=settings.device)
+            problem = settings.problem(graph, heads, 32)
             racers = [contenders.OP, *_floor(settings)]
             entries += pair(racers, problem, [BOTH], memory=False)
         found = measure(case, entries, repeats=settings.repeats)

@@ -14,7 +14,6 @@ PROBLEMS = {
     "head": UNIFORM._replace(lam="head"),
     "single": UNIFORM._replace(attention="single"),
     "single_wide": UNIFORM._replace(attention="single_wide"),
-    "float64": UNIFORM._replace(dtype="float64"),
 }
 
 

@@ -5,7 +5,8 @@ from dnformer.bench import ops
 from dnformer.bench.ops import CASES, Settings
 from dnformer.errors import BackendError, ConfigError
 
-TINY = Settings(repeats=1, scale=1e-3, memory=False)
+# the shape of test_contenders: each is compiled once
+TINY = Settings(repeats=1, scale=1e-3, shape=(2, 4), memory=False)
 
 
 def found(*names: str, settings: Settings = TINY) -> list[ops.Findings]:
