@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dnformer.ops import QK, Dropout, Lambda, Topology, diff_attention
+from dnformer.ops import QK, Dropout, Lambda, Topology
 
 ORACLES = Path(__file__).parents[2].parent / "shared" / "oracles" / "diff_attention.npz"
 
@@ -44,19 +44,29 @@ def grads(
 
 
 def random_inputs(
-    *, heads: int = 2, width: int = 3, hidden: int = 4, dtype: torch.dtype = torch.float64
+    graph: Topology = GRAPH,
+    *,
+    num_src: int = 7,
+    heads: int = 2,
+    width: int = 3,
+    hidden: int = 4,
+    single: int = 0,
+    bias: bool = False,
+    dtype: torch.dtype = torch.float64,
 ) -> dict[str, Tensor]:
-    """q, k, v and lambda's parts for `GRAPH`, from a fixed seed."""
+    """The operator's tensors from a fixed seed; without a lambda where q is `single` wide."""
     generator = torch.Generator().manual_seed(0)
-    shapes = {
-        "q": (5, heads, 2 * width),
-        "k": (7, heads, 2 * width),
-        "v": (7, heads, width),
-        "u": (5, hidden),
-        "w": (7, hidden),
-        "weight": (heads, hidden),
-        "lam_bias": (heads,),
+    key = single or 2 * width
+    shapes: dict[str, tuple[int, ...]] = {
+        "q": (graph.num_dst, heads, key),
+        "k": (num_src, heads, key),
+        "v": (num_src, heads, width),
     }
+    if not single:
+        shapes |= {"u": (graph.num_dst, hidden), "w": (num_src, hidden)}
+        shapes |= {"weight": (heads, hidden), "lam_bias": (heads,)}
+    if bias:
+        shapes["bias"] = (graph.num_edges, heads)
     return {
         name: torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
         for name, shape in shapes.items()
@@ -64,9 +74,13 @@ def random_inputs(
 
 
 def attend(
-    *, graph: Topology = GRAPH, squash: str = "softplus", dropout: Dropout | None = None
+    op: Callable[..., Tensor],
+    *,
+    graph: Topology = GRAPH,
+    squash: str = "softplus",
+    dropout: Dropout | None = None,
 ) -> Callable[..., Tensor]:
-    """The operator as a function of the named tensors of `random_inputs`, and of `bias`."""
+    """An implementation of the operator as a function of the named tensors of `random_inputs`."""
 
     def function(
         *,
@@ -80,7 +94,7 @@ def attend(
         bias: Tensor | None = None,
     ) -> Tensor:
         lam = None if u is None else Lambda(u, w, weight, lam_bias, squash)
-        return diff_attention(graph, QK(q, k), v, lam, bias=bias, dropout=dropout)
+        return op(graph, QK(q, k), v, lam, bias=bias, dropout=dropout)
 
     return function
 

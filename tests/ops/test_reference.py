@@ -1,14 +1,19 @@
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from dnformer.ops import QK, Dropout, Lambda, Topology, diff_attention, edge_weights
+from dnformer.ops import QK, Dropout, Lambda, Topology
 from dnformer.ops.dropout import keep_mask
+from dnformer.ops.reference import diff_attention, edge_weights
 
-from .helpers import GRAPH, ORACLES, attend, close, dense, grads, random_inputs
+from . import helpers
+from .helpers import GRAPH, ORACLES, close, dense, grads, random_inputs
+
+attend = partial(helpers.attend, diff_attention)
 
 CASES = (
     "path", "bipartite", "empty_rows", "hub", "single_edge", "bias", "sigmoid", "large_logits",
@@ -67,9 +72,7 @@ def test_edge_weights_oracle(case: str) -> None:
 @pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
 @pytest.mark.parametrize(("heads", "width", "hidden"), [(1, 1, 1), (2, 3, 4), (3, 5, 2)])
 def test_diff_attention_dense(heads: int, width: int, hidden: int, bias: bool) -> None:
-    inputs = random_inputs(heads=heads, width=width, hidden=hidden)
-    if bias:
-        inputs["bias"] = torch.linspace(-1, 1, 8 * heads, dtype=torch.float64).view(8, heads)
+    inputs = random_inputs(heads=heads, width=width, hidden=hidden, bias=bias)
     out, found = grads(attend(), inputs)
     expected, expected_grads = grads(dense, inputs)
     close(out, expected)
@@ -88,9 +91,7 @@ def test_diff_attention_dense(heads: int, width: int, hidden: int, bias: bool) -
     ids=["softplus", "sigmoid", "per-head", "dropout"],
 )
 def test_diff_attention_gradcheck(squash: str, hidden: int, dropout: Dropout | None) -> None:
-    inputs = random_inputs(width=2, hidden=hidden) | {
-        "bias": torch.zeros(8, 2, dtype=torch.float64)
-    }
+    inputs = random_inputs(width=2, hidden=hidden, bias=True)
     function = attend(squash=squash, dropout=dropout)
     leaves = [x.requires_grad_() for x in inputs.values()]
     assert torch.autograd.gradcheck(
@@ -99,12 +100,10 @@ def test_diff_attention_gradcheck(squash: str, hidden: int, dropout: Dropout | N
 
 
 def test_diff_attention_single_gradcheck() -> None:
-    x = random_inputs()
     # a width of 5 is neither D nor 2D
-    leaves = [x["q"][..., :5].clone(), x["k"][..., :5].clone(), x["v"]]
+    leaves = [x.requires_grad_() for x in random_inputs(single=5).values()]
     assert torch.autograd.gradcheck(
-        lambda q, k, v: diff_attention(GRAPH, QK(q, k), v, None),
-        [leaf.requires_grad_() for leaf in leaves],
+        lambda q, k, v: diff_attention(GRAPH, QK(q, k), v, None), leaves
     )
 
 
