@@ -60,6 +60,8 @@ def diff_attention(
     """
     check_inputs(graph, qk, v, lam, bias=bias, dropout=dropout)
     seed, p = (None, 0.0) if dropout is None else (dropout.seed, dropout.p)
-    *lam_tensors, squash = lam or (None, None, None, None, "")
-    inputs = Inputs(graph.colptr, graph.row, *qk, v, *lam_tensors, bias, seed, p, squash)
+    u, w, weight, lam_bias, squash = lam or (None, None, None, None, "")
+    inputs = Inputs(
+        graph.colptr, graph.row, qk.q, qk.k, v, u, w, weight, lam_bias, bias, seed, p, squash
+    )
     return attend(inputs, graph.transposed).to(v.dtype)

@@ -13,26 +13,21 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dnformer.ops.cpu_kernels import (
-    SQUASHES,
-    Found,
+from dnformer.ops.cpu_backward import (
     Gradients,
-    Mode,
-    Nodes,
-    Shape,
     add_pieces,
     add_tasks,
     backward_dst_kernel,
     backward_src_kernel,
-    forward_kernel,
-    merge_outputs,
 )
+from dnformer.ops.cpu_forward import Found, forward_kernel, merge_outputs
+from dnformer.ops.cpu_kernels import SQUASHES, Mode, Nodes, Shape
 from dnformer.ops.flat import Grads, Inputs, Outputs
 from dnformer.ops.plan import TASK_EDGES, Plan, make_plan
 from dnformer.ops.types import Transposed
@@ -52,7 +47,9 @@ def forward(x: Inputs, *, task_edges: int = TASK_EDGES) -> Outputs:
         stats=job.empty(num_dst, 2 * branches, heads),
     )
     arrays = Found(
-        *(_flat(t) for t in found),
+        out=_flat(found.out),
+        second=_flat(found.second),
+        stats=_flat(found.stats),
         sums=_flat(job.empty(plan.num_pieces * 2 * heads * job.shape.value_width)),
         piece_stats=_flat(job.empty(plan.num_pieces * 2 * branches * heads)),
     )
@@ -88,7 +85,7 @@ def backward(
         "lam_bias": torch.zeros(shape.heads, dtype=job.dtype),
     }
     arrays = Gradients(**{name: _flat(t) for name, t in grads.items()}, pieces=job.no_numbers)
-    found = Found(*(_flat(t) for t in outputs), job.no_numbers, job.no_numbers)
+    found = Found(*map(_flat, outputs), sums=job.no_numbers, piece_stats=job.no_numbers)  # type: ignore[misc]
     flat_grad = _flat(grad_out.contiguous())
     _by_destination(job, arrays, found, flat_grad, task_edges)
     _by_source(job, arrays, transposed, flat_grad, task_edges)

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs
 """Numbers of the CPU kernels: exp and softplus that LLVM can vectorise, dropout's mask.
 
 libm's functions are called number by number; in float32 these polynomials cost a tenth. float64
@@ -6,7 +7,6 @@ takes libm's.
 
 import math
 
-import numba
 import numpy as np
 from numba.core import types
 from numba.extending import overload, register_jitable

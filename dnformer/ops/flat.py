@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs
 """The operator as torch sees it: flat lists of tensors, registered once, a backend for each device.
 
 `ops.diff_attention` calls `attend`. A backend is a module with `forward` and `backward` on the
@@ -131,13 +132,13 @@ def _attention(  # noqa: PLR0913 - torch's operators take no tuples
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`Outputs`; the transposed index is for the backward pass."""
     tensors = _contiguous(colptr, row, q, k, v, u, w, weight, lam_bias, bias, seed)
-    return tuple(_backend(v.device).forward(Inputs(*tensors, p, squash)))
+    return tuple(_backend(v.device).forward(Inputs._make([*tensors, p, squash])))
 
 
 @_attention.register_fake
 def _(  # noqa: PLR0913
     colptr, row, rowptr, edge, col, q, k, v, u, w, weight, lam_bias, bias, seed, p, squash
-):  # type: ignore[no-untyped-def]
+):
     num_dst, num_heads, _width = q.shape
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     branches = 2 if squash else 1
@@ -173,7 +174,7 @@ def _attention_backward(  # noqa: PLR0913
 ) -> list[Tensor]:
     """`Grads` without what is None."""
     tensors = _contiguous(colptr, row, q, k, v, u, w, weight, lam_bias, bias, seed)
-    x = Inputs(*tensors, p, squash)
+    x = Inputs._make([*tensors, p, squash])
     if rowptr is None or edge is None or col is None:
         transposed = transpose(Topology(x.colptr, x.row), k.shape[0])
     else:
@@ -187,7 +188,7 @@ def _attention_backward(  # noqa: PLR0913
 def _(  # noqa: PLR0913
     grad_out, out, second, stats, colptr, row, rowptr, edge, col, q, k, v, u, w, weight, lam_bias,
     bias, seed, p, squash,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     inputs = (q, k, v, u, w, weight, lam_bias, bias)
     return [x.new_empty(x.shape) for x in inputs if x is not None]
 

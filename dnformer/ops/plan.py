@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-decorators
 """How the CPU kernels cut their work: tasks of a fixed number of edges, whoever runs them.
 
 So results have the same bits for any number of threads, and a hub is shared like anything else.

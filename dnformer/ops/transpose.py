@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-decorators
 """The transposed index: the edges of a batch by source, in linear time.
 
 N source nodes, M destination nodes, E edges.
