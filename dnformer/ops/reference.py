@@ -1,8 +1,10 @@
 """Differential local attention in plain PyTorch: the executable definition of the operator.
 
+It is there to be read and to be compared with. It gathers a row for each edge, so it takes
+O(E·C) memory, and its gradients are autograd's.
+
 N source nodes, M destination nodes, E edges, H heads, D head width, R width of the lambda
-hidden layer. Edges are grouped by destination. Memory beyond inputs and outputs is O(E·H), and
-float32 copies of narrower inputs.
+hidden layer, B branches. Edges are grouped by destination.
 """
 
 import math
@@ -14,7 +16,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from dnformer.ops.dropout import keep_mask
-from dnformer.ops.edges import edge_dot, edge_hidden, edge_sum
 from dnformer.ops.types import QK, Dropout, EdgeWeights, Lambda, Topology
 
 _SQUASH: dict[str, Callable[[Tensor], Tensor]] = {
@@ -38,7 +39,8 @@ def diff_attention(
     if dropout is not None:
         keep = keep_mask(dropout, num_edges=graph.num_edges, num_heads=v.shape[1])
         weight = weight * keep * (1 / (1 - dropout.p))
-    out = edge_sum(weight, v.to(weight.dtype), graph.dst(), graph.row, graph.num_dst)
+    message = weight.unsqueeze(-1) * v.to(weight.dtype).index_select(0, graph.row)  # [E, H, D]
+    out = message.new_zeros(graph.num_dst, *v.shape[1:]).index_add(0, graph.dst(), message)
     return out.to(v.dtype)
 
 
@@ -48,10 +50,11 @@ def edge_weights(
     """The attention maps: float64 for float64 queries, float32 for any other."""
     dtype = torch.float64 if qk.q.dtype == torch.float64 else torch.float32
     dst = graph.dst()
-    num_heads, num_branches = qk.q.shape[1], 1 if lam is None else 2
-    q, k = (_branches(t.to(dtype), num_branches) for t in qk)  # [M, H·B, D], [N, H·B, D]
-    logits = edge_dot(q, k, dst, graph.row) / math.sqrt(q.shape[2])  # [E, H·B]
-    logits = logits.view(-1, num_heads, num_branches)  # [E, H, B]
+    product = qk.q.to(dtype).index_select(0, dst) * qk.k.to(dtype).index_select(0, graph.row)
+    num_branches = 1 if lam is None else 2
+    width = product.shape[2] // num_branches
+    product = product.view(*product.shape[:2], num_branches, width)
+    logits = product.sum(-1) / math.sqrt(width)  # [E, H, B]
     if bias is not None:
         logits = logits + bias.to(dtype).unsqueeze(-1)
     a = _softmax(logits.flatten(1), dst, graph.num_dst).view_as(logits)
@@ -60,11 +63,6 @@ def edge_weights(
         return EdgeWeights(a1, None, None, a1)
     a2, lam_edge = a[..., 1], _edge_lambda(lam, dst, graph.row, dtype)
     return EdgeWeights(a1, a2, lam_edge, a1 - lam_edge * a2)
-
-
-def _branches(t: Tensor, num_branches: int) -> Tensor:
-    num_nodes, num_heads, width = t.shape
-    return t.reshape(num_nodes, num_heads * num_branches, width // num_branches)
 
 
 def _softmax(
@@ -84,4 +82,6 @@ def _edge_lambda(
     lam: Lambda, dst: Int64[Tensor, "E"], row: Int64[Tensor, "E"], dtype: torch.dtype
 ) -> Float[Tensor, "E H"]:
     u, w, weight, bias = (t.to(dtype) for t in (lam.u, lam.w, lam.weight, lam.bias))
-    return _SQUASH[lam.squash](edge_hidden(u, w, weight, dst, row) + bias)
+    hidden = (u.index_select(0, dst) + w.index_select(0, row)).relu()  # [E, R]
+    # no matrix product: autocast would take it to 16 bits
+    return _SQUASH[lam.squash]((hidden.unsqueeze(1) * weight).sum(-1) + bias)
