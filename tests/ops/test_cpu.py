@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from dnformer.ops import Dropout, Topology, Transposed, cpu, diff_attention, transpose
 from dnformer.ops import reference as definition
@@ -482,6 +484,38 @@ def test_cpu_dropout_seed() -> None:
     )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+
+
+class _Allocated(TorchDispatchMode):
+    """Counts the bytes of the tensors that operations give and did not take, freed or not."""
+
+    total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        taken = {t.untyped_storage().data_ptr() for t in tree_leaves(args) if _is_tensor(t)}
+        given = {t.untyped_storage() for t in tree_leaves(out) if _is_tensor(t)}
+        self.total += sum(x.nbytes() for x in given if x.data_ptr() not in taken)
+        return out
+
+
+def _is_tensor(x: Any) -> bool:
+    return isinstance(x, Tensor)
+
+
+def test_cpu_memory() -> None:
+    # 24 bytes for each edge and head; not counted: what the inputs and outputs of nodes take
+    graph = make_graph([5_000, *[10] * 100])
+    named = random_inputs(graph, dtype=torch.float32)
+    x = Inputs(*graph[:2], **named, bias=None, seed=DROPOUT.seed, p=0.4, squash="softplus")
+    index = transpose(graph, 7)
+    with _Allocated() as forward:
+        outputs = cpu.forward(x)
+    with _Allocated() as backward:
+        cpu.backward(x, index, outputs, torch.ones_like(outputs.out))
+    nodes = 4 * graph.num_dst * 40
+    assert 0 < forward.total < nodes
+    assert 0 < backward.total < 24 * 2 * graph.num_edges + nodes
 
 
 CHILD = """

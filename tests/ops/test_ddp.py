@@ -35,7 +35,7 @@ def test_diff_attention_ddp(tmp_path: Path) -> None:
         subprocess.Popen([sys.executable, __file__, str(rank), str(tmp_path)]) for rank in range(2)
     ]
     try:
-        assert [member.wait(timeout=120) for member in members] == [0, 0]
+        assert [member.wait(timeout=240) for member in members] == [0, 0]
     finally:
         for member in members:
             member.kill()
