@@ -25,6 +25,7 @@ from dnformer.ops.cpu_kernels import (
     multiply,
     row_logits,
     scale_logits,
+    softmax_rows,
     tile_end,
 )
 from dnformer.ops.vector import (
@@ -35,7 +36,6 @@ from dnformer.ops.vector import (
     gather_sum,
     masked_sum,
     rows_fill,
-    rows_multiply,
     rows_spread,
     rows_subtract,
     rows_sum,
@@ -70,15 +70,30 @@ class Gradients(NamedTuple):
 
 
 @numba.njit(inline="always")
-def _output_products(
-    g, t1, t2, shared, own, o, x, found, grad_out, i, p, n, heads, size, width, branches
-):
-    """`<grad_out, v>` of each edge of row i, and what its outputs give: t1 and t2, on each edge."""
+def _means_of_rows(t1, t2, s1, s2, g, lam, shared, colptr, i, next_row, p, many, heads, branches):
+    """On each edge its row's `t1 = sum of a_1 g` and `t2 = sum of a_2 lambda g`."""
+    for y in range(many):
+        t1[y] = s1[y] * g[y]
+    if branches == 2:
+        for y in range(many):
+            t2[y] = s2[y] * lam[y] * g[y]
+    for j in range(i, next_row):
+        o, n = (colptr[j] - p) * heads, colptr[j + 1] - colptr[j]
+        shared[:] = 0
+        rows_sum(shared, 0, t1, o, n, heads)
+        rows_fill(t1, o, n, shared, 0, heads)
+        if branches == 2:
+            rows_sum(shared, heads, t2, o, n, heads)
+            rows_fill(t2, o, n, shared, heads, heads)
+
+
+@numba.njit(inline="always")
+def _means_of_long_row(t1, t2, shared, own, found, grad_out, i, n, heads, size, width, branches):
+    """The same for n edges of row i, from its outputs: <grad, out + second> and <grad, second>."""
     own[0] = i
     for h in range(heads):
         ix = h * width
         start = i * size + ix
-        gather_dots(g, o + h, heads, grad_out, start, x.v, ix, size, x.row, p, n, width)
         gather_dots(shared, h, 0, grad_out, start, found.out, ix, size, own, 0, 1, width)
         if branches == 2:
             second = heads + h
@@ -86,20 +101,9 @@ def _output_products(
                 shared, second, 0, grad_out, start, found.second, ix, size, own, 0, 1, width
             )
             shared[h] += shared[second]
-    rows_fill(t1, o, n, shared, 0, heads)
+    rows_fill(t1, 0, n, shared, 0, heads)
     if branches == 2:
-        rows_fill(t2, o, n, shared, heads, heads)
-
-
-@numba.njit(inline="always")
-def _softmax(s1, s2, over, found, o, n, i, heads, both, branches):
-    """Divides the exponentials of row i by their sums."""
-    base = i * 2 * both + both
-    for h in range(both):
-        over[h] = 1 / found.stats[base + h]
-    rows_multiply(s1, o, n, over, 0, heads)
-    if branches == 2:
-        rows_multiply(s2, o, n, over, heads, heads)
+        rows_fill(t2, 0, n, shared, heads, heads)
 
 
 @numba.njit(inline="always")
@@ -175,18 +179,18 @@ def backward_dst_kernel(shape: Shape) -> Any:
         grads.weight[t * heads * hidden : (t + 1) * heads * hidden] = 0
         grads.lam_bias[t * heads : (t + 1) * heads] = 0
         while i < last_row:
-            next_row, stop = tile_end(x.colptr, i, p, last_row, last_edge, tile)
+            next_row, stop, alone = tile_end(x.colptr, i, p, last_row, last_edge, slot, tile)
             many = (stop - p) * heads
             for j in range(i, next_row):
                 b, e = max(x.colptr[j], p), min(x.colptr[j + 1], stop)
                 o, n = (b - p) * heads, e - b
-                if n <= 0:
-                    continue
                 row_logits(s1, s2, o, x, j, b, n, heads, width, stride, part, branches)
-                _output_products(
-                    g, t1, t2, shared, own, o, x, found, grad_out, j, b, n, heads, size,
-                    value_width, branches,
-                )  # fmt: skip
+                for h in range(heads):
+                    ix = h * value_width
+                    start = j * size + ix
+                    gather_dots(
+                        g, o + h, heads, grad_out, start, x.v, ix, size, x.row, b, n, value_width
+                    )
                 if hidden > 0:
                     gather_hidden(
                         pre, o, grads.bits, b * num_bytes, x.weight, x.u, j * hidden, x.w, x.row,
@@ -207,10 +211,20 @@ def backward_dst_kernel(shape: Shape) -> Any:
                 exponentials(s2, many)
             for j in range(i, next_row):
                 b, e = max(x.colptr[j], p), min(x.colptr[j + 1], stop)
-                _softmax(s1, s2, over, found, (b - p) * heads, e - b, j, heads, both, branches)
+                o, base = (b - p) * heads, (2 * j + 1) * both
+                softmax_rows(s1, s2, over, found.stats, base, o, e - b, heads, branches)
             if mode.dropout:
                 dropout_factors(kept, mode, p * heads, many)
                 multiply(g, kept, many)
+            if alone:
+                _means_of_long_row(
+                    t1, t2, shared, own, found, grad_out, i, stop - p, heads, size, value_width,
+                    branches,
+                )  # fmt: skip
+            else:
+                _means_of_rows(
+                    t1, t2, s1, s2, g, lam, shared, x.colptr, i, next_row, p, many, heads, branches
+                )
             _edge_gradients(s1, s2, g, pre, lam, slope, t1, t2, many, branches)
             if mode.dropout:
                 multiply(g, kept, many)
@@ -245,7 +259,9 @@ def backward_dst_kernel(shape: Shape) -> Any:
                     _hidden_gradients(
                         to_u, iu, grads.weight, first, x.u, j, above, x.weight, heads, hidden
                     )
-            i, p = (next_row, stop) if stop >= min(x.colptr[next_row], last_edge) else (i, stop)
+            if stop < min(x.colptr[next_row], last_edge):
+                next_row = i
+            i, p = next_row, stop
 
     return compiled(backward_dst, shape)
 

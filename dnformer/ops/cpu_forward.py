@@ -23,6 +23,7 @@ from dnformer.ops.cpu_kernels import (
     multiply,
     row_logits,
     scale_logits,
+    softmax_rows,
     tile_end,
 )
 from dnformer.ops.cpu_math import exp_negative
@@ -44,7 +45,7 @@ class Found(NamedTuple):
 
     Attributes:
         out: `[M·H·D]`.
-        second: likewise, or empty.
+        second: likewise, or empty; set only for rows longer than a tile.
         stats: `[M·2B·H]`: for each branch the largest logits, then the sums.
         sums: `[pieces·2·H·D]`, of each branch before division.
         piece_stats: `[pieces·2B·H]`.
@@ -58,48 +59,105 @@ class Found(NamedTuple):
 
 
 @numba.njit(inline="always")
-def _raise_largest(stats, base, s, o, n, again, before, sums, first_sum, heads, both, width):
-    """One branch of the online softmax: the largest logits so far, subtracted from `s`.
+def _whole_rows(
+    found, x, s1, s2, lam, kept, over, mode, i, next_row, p, many, heads, size, width, branches
+):
+    """The outputs of the rows i to next_row from their logits."""
+    both = branches * heads
+    for j in range(i, next_row):
+        o, n, base = (x.colptr[j] - p) * heads, x.colptr[j + 1] - x.colptr[j], j * 2 * both
+        # not -inf: a bias of -inf hides an edge, and -inf - -inf would be NaN
+        found.stats[base : base + both] = np.finfo(s1.dtype).min
+        found.stats[base + both : base + 2 * both] = 0
+        rows_max(found.stats, base, s1, o, n, heads)
+        rows_subtract(s1, o, n, found.stats, base, heads)
+        if branches == 2:
+            rows_max(found.stats, base + heads, s2, o, n, heads)
+            rows_subtract(s2, o, n, found.stats, base + heads, heads)
+    exponentials(s1, many)
+    if branches == 2:
+        exponentials(s2, many)
+    for j in range(i, next_row):
+        o, n, base = (x.colptr[j] - p) * heads, x.colptr[j + 1] - x.colptr[j], j * 2 * both + both
+        rows_sum(found.stats, base, s1, o, n, heads)
+        if branches == 2:
+            rows_sum(found.stats, base + heads, s2, o, n, heads)
+        softmax_rows(s1, s2, over, found.stats, base, o, n, heads, branches)
+    if branches == 2:
+        for y in range(many):
+            s1[y] -= lam[y] * s2[y]
+    if mode.dropout:
+        dropout_factors(kept, mode, p * heads, many)
+        multiply(s1, kept, many)
+    for j in range(i, next_row):
+        b, n = x.colptr[j], x.colptr[j + 1] - x.colptr[j]
+        found.out[j * size : (j + 1) * size] = 0
+        for h in range(heads):
+            ix = h * width
+            o = (b - p) * heads + h
+            gather_sum(found.out, j * size + ix, s1, o, heads, x.v, ix, size, x.row, b, n, width)
 
-    Where a row goes on (`again`) and a larger logit turns up, its sums so far shrink.
+
+@numba.njit(inline="always")
+def _raise_largest(stats, base, s, n, goes_on, before, sums, first_sum, heads, both, width):
+    """One branch of the online softmax: the row's largest logits so far, subtracted from `s`.
+
+    Where a larger one turns up, the row's sums so far shrink.
     """
-    if again:
+    if goes_on:
         before[:heads] = stats[base : base + heads]
-        rows_max(stats, base, s, o, n, heads)
+        rows_max(stats, base, s, 0, n, heads)
         for h in range(heads):
             if stats[base + h] != before[h]:
                 shrink = exp_negative(before[h] - stats[base + h])
                 stats[base + both + h] *= shrink
                 scaled(sums, first_sum + h * width, sums, first_sum + h * width, shrink, width)
     else:
-        # not -inf: a bias of -inf hides an edge, and -inf - -inf would be NaN
         stats[base : base + heads] = np.finfo(s.dtype).min
         stats[base + both : base + both + heads] = 0
-        rows_max(stats, base, s, o, n, heads)
-    rows_subtract(s, o, n, stats, base, heads)
+        rows_max(stats, base, s, 0, n, heads)
+    rows_subtract(s, 0, n, stats, base, heads)
+    exponentials(s, n * heads)
+    rows_sum(stats, base + both, s, 0, n, heads)
 
 
 @numba.njit(inline="always")
-def _add_values(sums, s1, s2, o, x, p, n, heads, size, width, branches):
-    """Adds the values of the edges p to p + n of a row, weighted by `s1`, and by `s2`."""
+def _part_of_row(
+    sums, stats, base, x, s1, s2, lam, kept, before, mode, goes_on, p, n, heads, size, width,
+    branches,
+):  # fmt: skip
+    """Adds the edges p to p + n to a row's sums: of each branch, before division."""
+    both, many = branches * heads, n * heads
+    if not goes_on:
+        sums[:] = 0
+    _raise_largest(stats, base, s1, n, goes_on, before, sums, 0, heads, both, width)
+    if branches == 2:
+        base += heads
+        _raise_largest(stats, base, s2, n, goes_on, before, sums, size, heads, both, width)
+        multiply(s2, lam, many)
+    if mode.dropout:
+        dropout_factors(kept, mode, p * heads, many)
+        multiply(s1, kept, many)
+        if branches == 2:
+            multiply(s2, kept, many)
     for h in range(heads):
         ix = h * width
         if branches == 2:
             gather_sum_pair(
-                sums, ix, size + ix, s1, s2, o + h, heads, x.v, ix, size, x.row, p, n, width
+                sums, ix, size + ix, s1, s2, h, heads, x.v, ix, size, x.row, p, n, width
             )
         else:
-            gather_sum(sums, ix, s1, o + h, heads, x.v, ix, size, x.row, p, n, width)
+            gather_sum(sums, ix, s1, h, heads, x.v, ix, size, x.row, p, n, width)
 
 
 @numba.njit(inline="always")
-def _finish(found, i, sums, heads, both, size, width):
-    """Destination i's row of the outputs from its sums."""
-    base = i * 2 * both + both
+def _finish(found, i, sums, heads, size, width, branches):
+    """A long row's outputs from its sums."""
+    base = (2 * i + 1) * branches * heads
     for h in range(heads):
         o = i * size + h * width
         scaled(found.out, o, sums, h * width, 1 / found.stats[base + h], width)
-        if both > heads:
+        if branches == 2:
             over = 1 / found.stats[base + heads + h]
             scaled(found.second, o, sums, size + h * width, over, width)
             subtract(found.out, o, found.second, o, width)
@@ -120,18 +178,18 @@ def forward_kernel(shape: Shape) -> Any:
         pre, lam = np.empty(tile * heads, dtype), np.empty(tile * heads, dtype)
         slope, kept = np.empty(tile * heads, dtype), np.empty(tile * heads, dtype)
         lam_bias, before = np.empty(tile * heads, dtype), np.empty(heads, dtype)
-        sums, no_bits = np.empty(2 * size, dtype), np.empty(0, np.uint8)
+        sums, over, no_bits = (
+            np.empty(2 * size, dtype),
+            np.empty(both, dtype),
+            np.empty(0, np.uint8),
+        )
         i, last_row, slot = tasks[t, 0], tasks[t, 1], tasks[t, 4]
         p, last_edge = tasks[t, 2], tasks[t, 3]
         began = p
-        # a row's largest logits and sums are kept where they are given back
-        stats, moved = found.stats, 0
-        if slot >= 0:
-            stats, moved = found.piece_stats, slot - i
         if branches == 2:
             rows_fill(lam_bias, 0, tile, x.lam_bias, 0, heads)
         while i < last_row:
-            next_row, stop = tile_end(x.colptr, i, p, last_row, last_edge, tile)
+            next_row, stop, alone = tile_end(x.colptr, i, p, last_row, last_edge, slot, tile)
             many = (stop - p) * heads
             for j in range(i, next_row):
                 b, e = max(x.colptr[j], p), min(x.colptr[j + 1], stop)
@@ -146,51 +204,27 @@ def forward_kernel(shape: Shape) -> Any:
             if branches == 2:
                 scale_logits(s2, many, scale, x.bias, p * heads, mode.bias)
                 lambda_and_slope(pre, lam_bias, lam, slope, many, mode.squash, hidden)
-            for j in range(i, next_row):
-                b, e = max(x.colptr[j], p), min(x.colptr[j + 1], stop)
-                o, n, base = (b - p) * heads, e - b, (j + moved) * 2 * both
-                again = b > x.colptr[j] and b > began
-                _raise_largest(
-                    stats, base, s1, o, n, again, before, sums, 0, heads, both, value_width
-                )
-                if branches == 2:
-                    base += heads
-                    _raise_largest(
-                        stats, base, s2, o, n, again, before, sums, size, heads, both, value_width
-                    )
-            exponentials(s1, many)
-            if branches == 2:
-                exponentials(s2, many)
-            for j in range(i, next_row):
-                b, e = max(x.colptr[j], p), min(x.colptr[j + 1], stop)
-                o, n, base = (b - p) * heads, e - b, (j + moved) * 2 * both + both
-                rows_sum(stats, base, s1, o, n, heads)
-                if branches == 2:
-                    rows_sum(stats, base + heads, s2, o, n, heads)
-            if branches == 2:
-                multiply(s2, lam, many)
-            if mode.dropout:
-                dropout_factors(kept, mode, p * heads, many)
-                multiply(s1, kept, many)
-                if branches == 2:
-                    multiply(s2, kept, many)
-            for j in range(i, next_row):
-                b, e = max(x.colptr[j], p), min(x.colptr[j + 1], stop)
-                if b == x.colptr[j] or b == began:
-                    sums[:] = 0
-                o = (b - p) * heads
-                _add_values(sums, s1, s2, o, x, b, e - b, heads, size, value_width, branches)
-                if e < min(x.colptr[j + 1], last_edge):
-                    continue
+            if alone:
+                goes_on = p > began and p > x.colptr[i]
+                stats, base = found.stats, i * 2 * both
                 if slot >= 0:
+                    stats, base = found.piece_stats, slot * 2 * both
+                _part_of_row(
+                    sums, stats, base, x, s1, s2, lam, kept, before, mode, goes_on, p, stop - p,
+                    heads, size, value_width, branches,
+                )  # fmt: skip
+                if stop < min(x.colptr[i + 1], last_edge):
+                    next_row = i
+                elif slot >= 0:
                     found.sums[slot * 2 * size : (slot + 1) * 2 * size] = sums
-                elif x.colptr[j] == x.colptr[j + 1]:
-                    found.out[j * size : (j + 1) * size] = 0
-                    if branches == 2:
-                        found.second[j * size : (j + 1) * size] = 0
                 else:
-                    _finish(found, j, sums, heads, both, size, value_width)
-            i, p = (next_row, stop) if stop >= min(x.colptr[next_row], last_edge) else (i, stop)
+                    _finish(found, i, sums, heads, size, value_width, branches)
+            else:
+                _whole_rows(
+                    found, x, s1, s2, lam, kept, over, mode, i, next_row, p, many, heads, size,
+                    value_width, branches,
+                )  # fmt: skip
+            i, p = next_row, stop
 
     return compiled(forward, shape)
 

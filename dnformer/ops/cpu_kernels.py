@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numba
 
 from dnformer.ops.cpu_math import exp_negative, is_kept, log1p_unit
-from dnformer.ops.vector import gather_dots
+from dnformer.ops.vector import gather_dots, rows_multiply
 
 # NaN and infinity keep their meaning: a loss that is not finite has to show
 JIT = {
@@ -102,18 +102,18 @@ def _digest() -> str:
 
 
 @numba.njit(inline="always")
-def tile_end(colptr, i, p, last_row, last_edge, tile):
-    """Where a tile that begins with edge p of row i ends: its last + 1 row and edge.
+def tile_end(colptr, i, p, last_row, last_edge, slot, tile):
+    """Where the tile that begins with edge p of row i ends: last + 1 row, and edge.
 
-    It holds whole rows, or a part of one that is longer than a tile.
+    The third value says whether it is a part of one row, longer than a tile or a hub's piece;
+    else the tile holds whole rows.
     """
-    stop = min(colptr[i + 1], last_edge)
-    if stop - p > tile:
-        return i + 1, p + tile
+    if slot >= 0 or colptr[i + 1] - colptr[i] > tile:
+        return i + 1, min(p + tile, min(colptr[i + 1], last_edge)), True
     j = i + 1
     while j < last_row and colptr[j + 1] - p <= tile:
         j += 1
-    return j, min(colptr[j], last_edge)
+    return j, colptr[j], False
 
 
 @numba.njit(inline="always")
@@ -147,6 +147,16 @@ def exponentials(s, many):
     """exp(s), in place."""
     for y in range(many):
         s[y] = exp_negative(s[y])
+
+
+@numba.njit(inline="always")
+def softmax_rows(s1, s2, over, stats, base, o, n, heads, branches):
+    """Divides the exponentials of a row's n edges by their sums, `stats[base:]`."""
+    for h in range(branches * heads):
+        over[h] = 1 / stats[base + h]
+    rows_multiply(s1, o, n, over, 0, heads)
+    if branches == 2:
+        rows_multiply(s2, o, n, over, heads, heads)
 
 
 @numba.njit(inline="always")

@@ -63,7 +63,8 @@ class Outputs(NamedTuple):
     Attributes:
         out: `[M, H, D]`.
         second: `[M, H, D]`, what the second branch took off `out` (after dropout), so that the
-            first branch's part is `out + second`; `[0, H, D]` without a lambda.
+            first branch's part is `out + second`; `[0, H, D]` without a lambda. A backend may
+            leave unset what its own backward does not read.
         stats: `[M, 2·B, H]`: of each branch the largest logit and the sum of exp(logit - largest),
             where a destination has neighbours.
     """
