@@ -254,14 +254,21 @@ class _Pool:
 _pool = _Pool()
 
 
+_told: set[tuple[int, int]] = set()
+
+
 @contextmanager
 def _saying_that_it_compiles(shape: Shape) -> Iterator[None]:
     """Tells whoever waits why, once waiting is long: with a warm cache it is not."""
-    text = (
-        f"compiling attention for {shape.heads} heads of {shape.value_width}: "
-        "once on this machine, the result is kept"
-    )
-    timer = threading.Timer(_SILENT_S, lambda: print(text, file=sys.stderr, flush=True))
+
+    def tell() -> None:
+        size = shape.heads, shape.value_width
+        if size not in _told:
+            _told.add(size)
+            text = "compiling attention for {} heads of {}: once on this machine".format(*size)
+            print(text, file=sys.stderr, flush=True)
+
+    timer = threading.Timer(_SILENT_S, tell)
     timer.daemon = True
     timer.start()
     try:
