@@ -43,7 +43,7 @@ def forward(x: Inputs, *, task_edges: int = TASK_EDGES) -> Outputs:
     num_dst, heads, branches = x.q.shape[0], job.shape.heads, job.branches
     found = Outputs(
         out=job.empty(num_dst, heads, job.shape.value_width),
-        second=job.empty(num_dst if branches == 2 else 0, heads, job.shape.value_width),
+        second=job.untouched(num_dst if branches == 2 else 0, heads, job.shape.value_width),
         stats=job.empty(num_dst, 2 * branches, heads),
     )
     arrays = Found(
@@ -166,8 +166,12 @@ class _Job:
         """Numbers not set yet."""
         return torch.empty(shape, dtype=self.dtype)
 
+    def untouched(self, *shape: int) -> Tensor:
+        """Zeros that take no memory before they are written."""
+        return torch.from_numpy(np.zeros(shape, self.nodes.q.dtype))
+
     def _wide(self, t: Tensor | None) -> Any:
-        return self.no_numbers if t is None else _flat(t.to(self.dtype).contiguous())
+        return self.no_numbers if t is None else _flat(t.to(self.dtype))
 
     def _padded(self, t: Tensor | None) -> Any:
         """With hidden units that are always 0, so that a row of bits is whole bytes."""
@@ -192,7 +196,8 @@ class _Job:
     def run(self, kernel: Any, plan: Plan, task: Callable[[int], Any]) -> None:
         """Runs `task` on each number of the plan's tasks."""
         tasks = iter(range(len(plan.tasks)))
-        if not kernel.signatures:
+        if (kernel, self.dtype) not in _compiled:
+            _compiled.add((kernel, self.dtype))
             with _saying_that_it_compiles(self.shape):
                 for t in tasks:
                     task(t)
@@ -254,6 +259,7 @@ class _Pool:
 _pool = _Pool()
 
 
+_compiled: set[tuple[Any, torch.dtype]] = set()
 _told: set[tuple[int, int]] = set()
 
 

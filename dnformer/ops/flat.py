@@ -64,7 +64,7 @@ class Outputs(NamedTuple):
         out: `[M, H, D]`.
         second: `[M, H, D]`, what the second branch took off `out` (after dropout), so that the
             first branch's part is `out + second`; `[0, H, D]` without a lambda. A backend may
-            leave unset what its own backward does not read.
+            leave 0 what its own backward does not read.
         stats: `[M, 2·B, H]`: of each branch the largest logit and the sum of exp(logit - largest),
             where a destination has neighbours.
     """
