@@ -34,6 +34,9 @@ from dnformer.ops.types import Transposed
 
 # longer than it takes to load compiled code, shorter than compiling
 _SILENT_S = 2.0
+# from here on numpy asks for huge pages
+_HUGE_BYTES = 2**22
+_ALIGNMENT = 64
 
 
 def forward(x: Inputs, *, task_edges: int = TASK_EDGES) -> Outputs:
@@ -80,7 +83,7 @@ def backward(
         "w": job.empty(x.v.shape[0], hidden),
         "bias": job.empty(num_edges if job.mode.bias else 0, shape.heads),
         "coefs": job.empty(num_edges, 2 * job.branches, shape.heads),
-        "bits": torch.empty(num_edges, hidden // 8, dtype=torch.uint8),
+        "bits": _empty((num_edges, hidden // 8), torch.uint8),
         "weight": torch.zeros(shape.heads, hidden, dtype=job.dtype),
         "lam_bias": torch.zeros(shape.heads, dtype=job.dtype),
     }
@@ -164,7 +167,7 @@ class _Job:
 
     def empty(self, *shape: int) -> Tensor:
         """Numbers not set yet."""
-        return torch.empty(shape, dtype=self.dtype)
+        return _empty(shape, self.dtype)
 
     def untouched(self, *shape: int) -> Tensor:
         """Zeros that take no memory before they are written."""
@@ -212,6 +215,20 @@ class _Job:
         work()
         for other in others:
             other.result()
+
+
+def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Memory that is not set, large blocks in huge pages, which numpy asks for and torch doesn't.
+
+    A fresh page costs as much as reading it many times over (bench/LOG.md). Blocks begin at a
+    multiple of 64 bytes, as torch's own do: the rounding of matrix products depends on it.
+    """
+    num_bytes = math.prod(shape) * dtype.itemsize
+    if num_bytes < _HUGE_BYTES:
+        return torch.empty(shape, dtype=dtype)
+    block = np.empty(num_bytes + _ALIGNMENT, np.uint8)
+    start = -block.ctypes.data % _ALIGNMENT
+    return torch.from_numpy(block[start : start + num_bytes]).view(dtype).view(shape)
 
 
 def _flat(t: Tensor) -> Any:
