@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dnformer.train.worker import set_threads
 
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 # also switches off glibc's habit of raising the threshold when a block is freed
@@ -62,7 +61,7 @@ def peak_in_child(make: Callable[..., Callable[[], Any]], *args: Any) -> Peak:
 
 
 def _measure(threads: int, make: Callable[..., Callable[[], Any]], args: tuple[Any, ...]) -> Peak:
-    set_threads(threads)
+    torch.set_num_threads(threads)
     step = make(*args)
     step()
     gc.collect()

@@ -18,7 +18,6 @@ from dnformer.bench.report import Findings, Row, Target
 from dnformer.bench.timing import log_slope, race
 from dnformer.data.graph import open_graph
 from dnformer.errors import BackendError, ConfigError
-from dnformer.train.worker import set_threads
 
 PASSES = (FORWARD, BOTH)
 
@@ -71,7 +70,7 @@ def run(
         BackendError: a GPU was asked for, and there is none.
     """
     _check(settings, names)
-    set_threads(threads or torch.get_num_threads())
+    torch.set_num_threads(threads or torch.get_num_threads())
     names = names or [name for name in CASES if name != "gpu" or torch.cuda.is_available()]
     for option, value, readers in (
         ("--yardstick", settings.yardstick, {"op-2x32", "op-4x64"}),

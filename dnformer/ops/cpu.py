@@ -266,7 +266,8 @@ class _Pool:
         """The threads."""
         with self._lock:
             if self._executor is None:
-                self._executor = ThreadPoolExecutor(thread_name_prefix="dnformer-ops")
+                most = max(torch.get_num_threads(), os.cpu_count() or 1)
+                self._executor = ThreadPoolExecutor(most, thread_name_prefix="dnformer-ops")
             return self._executor
 
     def _forget(self) -> None:

@@ -70,11 +70,6 @@ def run_worker(job: Job, group: Group, report: Callable[[Record], None]) -> dict
     return finish(job.run, state, evaluator)
 
 
-def set_threads(threads: int) -> None:
-    """Sets the CPU threads of torch, and so of the operator; torch's bits depend on them."""
-    torch.set_num_threads(threads)
-
-
 def open_run_graph(config: RunConfig, fingerprint: str) -> Graph:
     """The dataset of a run.
 
