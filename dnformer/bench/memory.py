@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 # also switches off glibc's habit of raising the threshold when a block is freed
 _MALLOC = {
