@@ -61,7 +61,7 @@ def run(
     Args:
         settings: what the cases take.
         names: of `CASES`; empty for all.
-        threads: of torch and numba; None: as many as torch takes by itself.
+        threads: of torch, and so of all here; None: as many as torch takes by itself.
         say: told what is going on.
 
     Raises:

@@ -174,6 +174,9 @@ def backward_dst_kernel(shape: Shape) -> Any:
         i, last_row, slot = tasks[t, 0], tasks[t, 1], tasks[t, 4]
         p, last_edge = tasks[t, 2], tasks[t, 3]
         began = p
+        to_q, to_u = grads.q, grads.u
+        if slot >= 0:
+            to_q, to_u = grads.pieces, grads.pieces
         if branches == 2:
             rows_fill(lam_bias, 0, tile, x.lam_bias, 0, heads)
         grads.weight[t * heads * hidden : (t + 1) * heads * hidden] = 0
@@ -234,10 +237,9 @@ def backward_dst_kernel(shape: Shape) -> Any:
             for j in range(i, next_row):
                 b, e = max(x.colptr[j], p), min(x.colptr[j + 1], stop)
                 o, n = (b - p) * heads, e - b
-                to_q, to_u, iq, iu = grads.q, grads.u, j * stride, j * hidden
+                iq, iu = j * stride, j * hidden
                 if slot >= 0:
-                    to_q, to_u, iq = grads.pieces, grads.pieces, slot * piece_size
-                    iu = iq + stride
+                    iq, iu = slot * piece_size, slot * piece_size + stride
                 if b == x.colptr[j] or b == began:
                     to_q[iq : iq + stride] = 0
                     above[:] = 0
@@ -280,13 +282,14 @@ def backward_src_kernel(shape: Shape) -> Any:
         above = np.empty(heads * hidden, dtype)
         num_edges, slot = len(x.row), tasks[t, 4]
         grads.weight[t * heads * hidden : (t + 1) * heads * hidden] = 0
+        to_k, to_v, to_w = grads.k, grads.v, grads.w
+        if slot >= 0:
+            to_k, to_v, to_w = grads.pieces, grads.pieces, grads.pieces
         for j in range(tasks[t, 0], tasks[t, 1]):
             start, stop = rowptr[j], rowptr[j + 1]
-            to_k, to_v, to_w = grads.k, grads.v, grads.w
             ik, iv, iw = j * stride, j * size, j * hidden
             if slot >= 0:
                 start, stop = tasks[t, 2], tasks[t, 3]
-                to_k, to_v, to_w = grads.pieces, grads.pieces, grads.pieces
                 ik = slot * piece_size
                 iv, iw = ik + stride, ik + stride + size
             to_k[ik : ik + stride] = 0
@@ -297,7 +300,7 @@ def backward_src_kernel(shape: Shape) -> Any:
                 stop -= 1
             for p in range(start, stop, tile):
                 n = min(tile, stop - p)
-                gather_copy(coefs, 0, per_edge, grads.coefs, per_edge, edge, p, n, per_edge)
+                gather_copy(coefs, grads.coefs, edge, p, n, per_edge)
                 for h in range(heads):
                     ix = h * width
                     gather_sum(to_k, ik + ix, coefs, h, per_edge, x.q, ix, stride, col, p, n, part)
@@ -313,23 +316,15 @@ def backward_src_kernel(shape: Shape) -> Any:
                         value_width,
                     )  # fmt: skip
                 if hidden > 0:
-                    gather_copy(bits, 0, num_bytes, grads.bits, num_bytes, edge, p, n, num_bytes)
+                    gather_copy(bits, grads.bits, edge, p, n, num_bytes)
                     for h in range(heads):
                         masked_sum(
                             above, h * hidden, bits, 0, coefs, 3 * heads + h, per_edge, n, hidden
                         )
             if hidden > 0:
+                first = t * heads * hidden
                 _hidden_gradients(
-                    to_w,
-                    iw,
-                    grads.weight,
-                    t * heads * hidden,
-                    x.w,
-                    j,
-                    above,
-                    x.weight,
-                    heads,
-                    hidden,
+                    to_w, iw, grads.weight, first, x.w, j, above, x.weight, heads, hidden
                 )
 
     return compiled(backward_src, shape)

@@ -15,15 +15,16 @@ from typing import Any, NamedTuple
 
 import numba
 
-from dnformer.ops.cpu_math import exp_negative, is_kept, log1p_unit
+from dnformer.ops.cpu_math import exp_negative, is_kept, log1p_unit, mix
 from dnformer.ops.vector import gather_dots, rows_multiply
+from dnformer.ops.vector_ir import FAST
 
 # NaN and infinity keep their meaning: a loss that is not finite has to show
 JIT = {
     "nogil": True,
     "cache": True,
     "error_model": "numpy",
-    "fastmath": {"contract", "nsz", "reassoc"},
+    "fastmath": set(FAST),
 }
 TILE = 64
 SQUASHES = ("softplus", "sigmoid", "identity")
@@ -70,7 +71,7 @@ class Mode(NamedTuple):
         squash: one of `SQUASHES` by its place.
         bias: whether there is one.
         dropout: whether there is one; then
-        key: mix(seed),
+        seed: as 64 unsigned bits,
         threshold: the least number that is kept, and
         scale: 1 / (1 - p), in the dtype of the inputs.
     """
@@ -78,7 +79,7 @@ class Mode(NamedTuple):
     squash: Any
     bias: Any
     dropout: Any
-    key: Any
+    seed: Any
     threshold: Any
     scale: Any
 
@@ -193,5 +194,6 @@ def lambda_and_slope(pre, lam_bias, lam, slope, n, squash, hidden):
 @numba.njit(inline="always")
 def dropout_factors(kept, mode, first, many):
     """Dropout's factors of the weights from `first` on: 0 or 1 / (1 - p)."""
+    key = mix(mode.seed)
     for y in range(many):
-        kept[y] = mode.scale if is_kept(mode.key, first + y, mode.threshold) else 0
+        kept[y] = mode.scale if is_kept(key, first + y, mode.threshold) else 0

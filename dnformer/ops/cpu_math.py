@@ -12,8 +12,8 @@ from numba.core import types
 from numba.extending import overload, register_jitable
 
 from dnformer.ops.vector import from_bits
+from dnformer.ops.vector_ir import FAST
 
-_FAST = {"contract", "nsz", "reassoc"}
 _LOG2_E = np.float32(math.log2(math.e))
 # ln 2 in two parts, the first with few bits, so that its multiples are exact
 _LN2_HIGH = np.float32(0.693359375)
@@ -37,7 +37,7 @@ def log1p_unit(x: float) -> float:
     return math.log1p(x)
 
 
-@overload(exp_negative, jit_options={"forceinline": True, "fastmath": _FAST})
+@overload(exp_negative, jit_options={"forceinline": True, "fastmath": set(FAST)})
 def _exp_negative(x):
     if x != types.float32:
         return lambda x: math.exp(x)
@@ -61,7 +61,7 @@ def _exp_negative(x):
     return exp32
 
 
-@overload(log1p_unit, jit_options={"forceinline": True, "fastmath": _FAST})
+@overload(log1p_unit, jit_options={"forceinline": True, "fastmath": set(FAST)})
 def _log1p_unit(x):
     if x != types.float32:
         return lambda x: math.log1p(x)

@@ -132,8 +132,7 @@ def gather_hidden(
         pieces = list(rows.pieces(count))
         own = [fixed.load(args[6], piece) for piece in pieces]
         scale = [
-            [factors.load(ir.Constant(LONG, h * count), piece) for piece in pieces]
-            for h in range(num_heads)
+            [factors.load(long(h * count), piece) for piece in pieces] for h in range(num_heads)
         ]
         with cgutils.for_range(builder, args[10], intp=LONG) as loop:
             ahead = builder.add(loop.index, long(_AHEAD))
@@ -190,16 +189,16 @@ def masked_sum(context, acc, ia, mask, im, coef, c, step, n, width):
 
 
 @intrinsic(prefer_literal=True)
-def gather_copy(context, out, o, step, x, stride, index, first, n, width):
-    """`out[o + e·step:] = row e` of the block, the first `width` numbers of it."""
-    length, count = constants(stride, width)
-    signature = types.void(out, INT, INT, x, stride, index, INT, INT, width)
+def gather_copy(context, out, x, index, first, n, width):
+    """`out[e·width:] = row e` of the block; rows of `x` are `width` long."""
+    (count,) = constants(width)
+    signature = types.void(out, x, index, INT, INT, width)
 
     def generate(context: Any, builder: Any, _: Any, args: Any) -> Any:
-        to, rows, edges = arrays(context, builder, signature, args, (0, 3, 5))
-        with cgutils.for_range(builder, args[7], intp=LONG) as loop:
-            base = row_start(builder, edges, args[6], loop.index, length, long(0))
-            place = builder.add(args[1], builder.mul(loop.index, args[2]))
+        to, rows, edges = arrays(context, builder, signature, args, (0, 1, 2))
+        with cgutils.for_range(builder, args[4], intp=LONG) as loop:
+            base = row_start(builder, edges, args[3], loop.index, count, long(0))
+            place = builder.mul(loop.index, long(count))
             for piece in rows.pieces(count):
                 to.store(place, piece, rows.load(base, piece))
         return context.get_dummy_value()

@@ -45,10 +45,6 @@ class Array:
         """One number."""
         return self.builder.load(self.builder.gep(self.data, [position]))
 
-    def put(self, position: Any, value: Any) -> None:
-        """Sets one number."""
-        self.builder.store(value, self.builder.gep(self.data, [position]))
-
     def load(self, base: Any, piece: Piece) -> Any:
         """The piece of the row that begins at `base`."""
         vector = self.builder.load(self._vector(base, piece))
