@@ -18,7 +18,7 @@ from dnformer.ops.gpu_common import span
 from dnformer.ops.reference import diff_attention
 from dnformer.ops.types import QK, Lambda, Transposed
 
-from .helpers import GRAPH, close, grads
+from .helpers import GRAPH, close, grads, random_inputs
 from .test_reference import CASES, oracle, oracle_inputs
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
@@ -34,35 +34,6 @@ HUBS = Topology(
 )
 
 needs_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
-
-
-def tensors(
-    graph: Topology = GRAPH,
-    *,
-    num_src: int = 7,
-    heads: int = 2,
-    width: int = 3,
-    hidden: int = 4,
-    single: int = 0,
-    bias: bool = False,
-) -> dict[str, Tensor]:
-    """Random float64 inputs of `kernels`; without a lambda where `single` is the width of q."""
-    generator = torch.Generator().manual_seed(0)
-    key = single or 2 * width
-    shapes: dict[str, tuple[int, ...]] = {
-        "q": (graph.num_dst, heads, key),
-        "k": (num_src, heads, key),
-        "v": (num_src, heads, width),
-    }
-    if not single:
-        shapes |= {"u": (graph.num_dst, hidden), "w": (num_src, hidden)}
-        shapes |= {"weight": (heads, hidden), "lam_bias": (heads,)}
-    if bias:
-        shapes["bias"] = (graph.num_edges, heads)
-    return {
-        name: torch.randn(shape, generator=generator, dtype=torch.float64)
-        for name, shape in shapes.items()
-    }
 
 
 def transpose(graph: Topology, num_src: int, dtype: torch.dtype = torch.int64) -> Transposed:
@@ -198,23 +169,23 @@ def test_gpu_oracle(case: str) -> None:
     ids=["softplus", "bias", "sigmoid", "per-head", "single", "single-wide"],
 )
 def test_gpu_mode(squash: str, shape: dict[str, Any], dropout: Dropout | None) -> None:
-    check(tensors(**shape), squash=squash, dropout=dropout)
+    check(random_inputs(**shape), squash=squash, dropout=dropout)
 
 
 @pytest.mark.usefixtures("poison")
 def test_gpu_blocks() -> None:
     # blocks of 2 heads and of 128 hidden units, the last ones not full
-    check(tensors(heads=3, width=100, hidden=130))
+    check(random_inputs(heads=3, width=100, hidden=130))
 
 
 @pytest.mark.usefixtures("poison")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_gpu_dtype(dtype: torch.dtype) -> None:
-    check({name: x.to(dtype) for name, x in tensors(bias=True).items()}, dropout=DROPOUT)
+    check({name: x.to(dtype) for name, x in random_inputs(bias=True).items()}, dropout=DROPOUT)
 
 
 def test_gpu_float32_parameters() -> None:
-    named = {name: x.bfloat16() for name, x in tensors(bias=True).items()}
+    named = {name: x.bfloat16() for name, x in random_inputs(bias=True).items()}
     named |= {name: named[name].float() for name in ("weight", "lam_bias", "bias")}
     check(named)
 
@@ -223,13 +194,13 @@ def test_gpu_float32_parameters() -> None:
 @pytest.mark.parametrize("segment", [1, 7, 8, 29])
 def test_gpu_hubs(segment: int) -> None:
     # cut at 1: every slot; 7: both slots of a range; 8: the last edge of a hub ends its range
-    named = tensors(HUBS, heads=1, bias=True)
+    named = random_inputs(HUBS, heads=1, bias=True)
     check(named, graph=HUBS, dropout=DROPOUT, segment=segment)
 
 
 @pytest.mark.usefixtures("poison")
 def test_gpu_hubs_single() -> None:
-    named = {name: x.float() for name, x in tensors(HUBS, single=4, width=5).items()}
+    named = {name: x.float() for name, x in random_inputs(HUBS, single=4, width=5).items()}
     check(named, graph=HUBS, segment=4)
 
 
@@ -270,7 +241,7 @@ def test_gpu_larger_transposed(num_dst: int, dtype: torch.dtype, segment: int) -
     larger = Topology(HUBS.colptr, torch.cat([first, HUBS.row[num_edges:]]))
     graph = Topology(HUBS.colptr[: num_dst + 1], first)
     index = transpose(larger, 7, dtype)
-    check(tensors(graph, num_src=6), graph=graph, segment=segment, index=index)
+    check(random_inputs(graph, num_src=6), graph=graph, segment=segment, index=index)
 
 
 @pytest.mark.usefixtures("poison")
@@ -281,11 +252,11 @@ def test_gpu_larger_transposed(num_dst: int, dtype: torch.dtype, segment: int) -
 )
 def test_gpu_small(colptr: list[int], row: list[int]) -> None:
     graph = Topology(torch.tensor(colptr), torch.tensor(row, dtype=torch.int64))
-    check(tensors(graph), graph=graph)
+    check(random_inputs(graph), graph=graph)
 
 
 def test_gpu_large_logits() -> None:
-    named = {name: x.float() for name, x in tensors().items()}
+    named = {name: x.float() for name, x in random_inputs().items()}
     named["q"] *= 100
     named["k"] *= 10
     out, found = grads(kernels(), named)
@@ -296,7 +267,7 @@ def test_gpu_large_logits() -> None:
 def test_gpu_masked_by_bias() -> None:
     # a bias of -inf hides a neighbour, also where it hides the first edges that are loaded
     graph = Topology(torch.tensor([0, 20]), torch.arange(20) % 7)
-    named = tensors(graph, bias=True)
+    named = random_inputs(graph, bias=True)
     named["bias"][:17] = -torch.inf
     named["bias"][18] = -torch.inf
     out, found = grads(kernels(graph=graph), named)
@@ -308,7 +279,7 @@ def test_gpu_masked_by_bias() -> None:
 
 def test_gpu_small_lambda() -> None:
     # softplus(-30) is 1e-13, far below what float32 keeps of 1 + exp(-30)
-    named = tensors(hidden=0)
+    named = random_inputs(hidden=0)
     named["lam_bias"] = torch.tensor([-30.0, -12.0], dtype=torch.float64)
     _, found = grads(kernels(), {name: x.float() for name, x in named.items()})
     _, expected = grads(reference(), named)
@@ -320,7 +291,7 @@ def test_gpu_small_lambda() -> None:
 @pytest.mark.usefixtures("poison")
 @pytest.mark.parametrize("segment", [4, gpu.SEGMENT])
 def test_gpu_outputs(segment: int) -> None:
-    named = tensors(HUBS)
+    named = random_inputs(HUBS)
     x = flat(named, HUBS, "softplus", None)
     outputs = Outputs(*(t.cpu() for t in gpu.forward(x, segment=segment)))
     lam = Lambda(named["u"], named["w"], named["weight"], named["lam_bias"], "softplus")
@@ -335,11 +306,11 @@ def test_gpu_outputs(segment: int) -> None:
         for branch, a in enumerate((right.a1, right.a2)):
             # the largest logit's weight is exp(0) over the sum
             close(outputs.stats[i, 2 * branch + 1], 1 / a[start:stop].amax(0))
-    assert gpu.forward(flat(tensors(single=4), GRAPH, "", None)).second.shape == (0, 2, 3)
+    assert gpu.forward(flat(random_inputs(single=4), GRAPH, "", None)).second.shape == (0, 2, 3)
 
 
 def test_gpu_same_bits() -> None:
-    named = {name: x.float() for name, x in tensors(HUBS, bias=True).items()}
+    named = {name: x.float() for name, x in random_inputs(HUBS, bias=True).items()}
     first, second = (
         grads(kernels(graph=HUBS, dropout=DROPOUT, segment=4), named) for _ in range(2)
     )
@@ -369,7 +340,7 @@ def test_gpu_memory(hidden: int) -> None:
     # all that is ever allocated, freed in between or not
     num_edges, width = 640, 32
     graph = Topology(torch.tensor([0, 100, num_edges]), torch.arange(num_edges) % 3)
-    named = tensors(graph, num_src=3, heads=1, width=width, hidden=hidden)
+    named = random_inputs(graph, num_src=3, heads=1, width=width, hidden=hidden)
     x = flat({name: t.float() for name, t in named.items()}, graph, "softplus", DROPOUT)
     by_source = Transposed(*(t.to(DEVICE) for t in transpose(graph, 3)))
     nodes = 4 * 5 * (4 * width + 2 * hidden + 4)
@@ -391,7 +362,7 @@ def large(*, dtype: torch.dtype) -> tuple[Topology, dict[str, Tensor]]:
     row = torch.randint(0, 6000, (int(colptr[-1]),), generator=generator)
     row[torch.rand(row.shape, generator=generator) < 0.5] = 5
     graph = Topology(colptr, row)
-    named = tensors(graph, num_src=6000, heads=4, width=32, hidden=32, bias=True)
+    named = random_inputs(graph, num_src=6000, heads=4, width=32, hidden=32, bias=True)
     named = {name: t.to(DEVICE, dtype) for name, t in named.items()}
     return Topology(colptr.to(DEVICE), row.to(DEVICE)), named
 
