@@ -12,7 +12,7 @@ from hypothesis import settings
 
 from dnformer.data.cache import write_cache
 from dnformer.data.graph import Graph, open_graph
-from dnformer.data.table import GraphTable, NodeColumns
+from dnformer.data.table import GraphTable, NodeColumns, class_target
 
 Pairs = list[tuple[int, int]]
 
@@ -51,6 +51,10 @@ def _table(edges: Pairs, **columns: Any) -> GraphTable:
     for name in _DTYPES.keys() & columns.keys():
         if isinstance(columns[name], list):
             columns[name] = np.array(columns[name], dtype=_DTYPES[name])
+    if "y" in columns:
+        columns["targets"] = class_target(
+            columns.pop("y"), columns.pop("num_classes", 0), columns.pop("classes", None)
+        )
     return GraphTable(
         nodes=NodeColumns(**{"num_nodes": int(pairs.max(initial=-1)) + 1} | columns),
         src=pairs[order, 0].copy(),

@@ -1,30 +1,183 @@
-"""Cache format 1 on any storage: writes a graph as Parquet parts, reads the parts back, checked.
+"""Cache format 1 on any storage: stages an ingest's parts, and switches over to them.
 
-Parts begin on block boundaries of the fingerprint; the manifest is put last and makes the dataset.
+Each ingest's parts have names of their own, and the manifest, put last, makes them the dataset:
+what was there before stays whole until then, and what stops an ingest leaves only files that the
+next one removes.
 """
 
-import hashlib
-from collections.abc import Iterator
+import json
+import os
+import socket
+import uuid
+from collections.abc import Iterable, Iterator
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Literal, final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+import psutil
 import scipy.sparse as sp
 
 from dnformer import storage
 from dnformer.config import SplitConfig
 from dnformer.data import fingerprint as fp
 from dnformer.data.manifest import NAME, Manifest, PartFile, read_manifest
-from dnformer.data.table import GraphTable, NodeColumns
+from dnformer.data.parts import (
+    PartTable,
+    edge_part,
+    edge_row_bytes,
+    id_part,
+    node_part,
+    node_row_bytes,
+    write_part,
+)
+from dnformer.data.table import EdgeColumns, GraphTable, NodeColumns, Quantized
 from dnformer.errors import DataError
 
 _MARKER = ".ingest-in-progress"
 _FOLDERS = ("edges", "nodes", "ids")
-_ROW_GROUP_BYTES = 32 << 20
-_EDGE_BYTES, _ID_BYTES = 16, 32
+_ID_BYTES = 32
+
+Folder = Literal["edges", "nodes", "ids"]
+
+
+@final
+class CacheWriter:
+    """One ingest into the folder `uri`; a context that removes its parts unless they are published.
+
+    Args:
+        uri: empty, new, or a dataset's folder.
+        overwrite: whether `publish` replaces the dataset that is there, also an equal or a damaged
+            one.
+
+    Raises:
+        DataError: the folder holds something that is no dataset, or another ingest is at work.
+    """
+
+    def __init__(self, uri: str, *, overwrite: bool = False) -> None:
+        self.uri = storage.absolute(uri)
+        self._overwrite, self._token = overwrite, uuid.uuid4().hex[:8]
+        names = storage.list_names(self.uri)
+        if names and NAME not in names and _MARKER not in names:
+            raise DataError(
+                f"{self.uri} is not empty and holds no dataset (found {names[0]}); choose another "
+                "--out"
+            )
+        _refuse_live(self.uri)
+        self.found = self._read_found() if NAME in names else None
+        # the marker first: whenever this stops, the next ingest knows the rest for leftovers
+        mine = {"token": self._token, "host": socket.gethostname(), "pid": os.getpid()}
+        storage.write_bytes(storage.join(self.uri, _MARKER), json.dumps(mine).encode())
+        if self.found is not None or NAME not in names:
+            _remove_unreferenced(self.uri, self.found)
+
+    def _read_found(self) -> Manifest | None:
+        try:
+            return read_manifest(self.uri)
+        except DataError as error:
+            if self._overwrite:
+                return None
+            raise DataError(f"{error}; --overwrite replaces what is there") from None
+
+    def __enter__(self) -> "CacheWriter":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._is_mine():
+            self._remove_mine()
+            storage.remove(storage.join(self.uri, _MARKER))
+
+    def name(self, folder: Folder, number: int) -> str:
+        """The name of this ingest's part `number`, for `write_part` in any process."""
+        return f"{folder}/part-{self._token}-{number:05d}.parquet"
+
+    def write(self, folder: Folder, parts: Iterable[PartTable]) -> list[PartFile]:
+        """Stages `parts` as this ingest's parts 0, 1, ... of `folder`."""
+        return [
+            write_part(self.uri, self.name(folder, number), part)
+            for number, part in enumerate(parts)
+        ]
+
+    def publish(self, manifest: Manifest) -> tuple[Manifest, bool]:
+        """Makes the staged parts that `manifest` names the dataset.
+
+        Returns:
+            The dataset's manifest, and whether anything changed: an equal dataset is left as it
+            is, but for its default split and source.
+
+        Raises:
+            DataError: another dataset is there, or another ingest has taken over.
+        """
+        if not self._is_mine():
+            raise DataError(f"{self.uri}: another ingest has begun here meanwhile; run this again")
+        found = self.found
+        equal = found is not None and found.fingerprint == manifest.fingerprint
+        if found is not None and equal and not self._overwrite:
+            self._remove_mine()
+            update = {"split": manifest.split, "source_signature": manifest.source_signature}
+            updated = found.model_copy(update=update)
+            if updated != found:
+                self._put(updated)
+            return updated, updated.split != found.split
+        if found is not None and not self._overwrite:
+            raise DataError(
+                f"{self.uri} holds another dataset ({found.source}); choose another --out, or "
+                "replace it with --overwrite"
+            )
+        self._put(manifest)
+        _remove_unreferenced(self.uri, manifest)
+        return manifest, True
+
+    def _put(self, manifest: Manifest) -> None:
+        text = manifest.model_dump_json(indent=1, exclude_none=True)
+        storage.write_bytes(storage.join(self.uri, NAME), text.encode())
+        storage.remove(storage.join(self.uri, _MARKER))
+
+    def _is_mine(self) -> bool:
+        return _marker(self.uri).get("token") == self._token
+
+    def _remove_mine(self) -> None:
+        for folder in _FOLDERS:
+            for name in storage.list_names(storage.join(self.uri, folder)):
+                if name.startswith(f"part-{self._token}-"):
+                    storage.remove(storage.join(self.uri, f"{folder}/{name}"))
+
+
+def _marker(uri: str) -> dict[str, Any]:
+    content = storage.read_if_exists(storage.join(uri, _MARKER))
+    try:
+        values = json.loads(content or b"{}")
+    except ValueError:
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _refuse_live(uri: str) -> None:
+    """Refuses while another ingest into `uri` runs; one on another host can't be seen."""
+    found = _marker(uri)
+    pid = found.get("pid")
+    if found.get("host") != socket.gethostname() or not isinstance(pid, int):
+        return
+    if pid != os.getpid() and psutil.pid_exists(pid):
+        raise DataError(
+            f"{uri}: an ingest is at work here (process {pid} on this host); wait, or stop it"
+        )
+
+
+def _remove_unreferenced(uri: str, manifest: Manifest | None) -> None:
+    """Removes the parts that no dataset names: leftovers of an ingest that was stopped."""
+    kept: set[str] = set()
+    if manifest is not None:
+        kept = {part.path for part in (*manifest.edges, *manifest.nodes, *manifest.id_files)}
+    for folder in _FOLDERS:
+        for name in storage.list_names(storage.join(uri, folder)):
+            if f"{folder}/{name}" not in kept:
+                storage.remove(storage.join(uri, f"{folder}/{name}"))
 
 
 def write_cache(
@@ -52,230 +205,126 @@ def write_cache(
     Raises:
         DataError: the folder holds another dataset, or something that is none.
     """
-    uri = storage.absolute(uri)
-    manifest = _manifest(table, source, split)
-    found = _make_room(uri, manifest.fingerprint, overwrite)
-    if found is not None and found.split == split:
-        return found, False
-    if found is not None:
-        return _publish(uri, found.model_copy(update={"split": split})), True
     nodes = table.nodes
-    row_bytes = _node_row_bytes(nodes)
-    node_ranges = _row_ranges(nodes.num_nodes, row_bytes, part_bytes)
-    node_tables = (_node_table(nodes, rows) for rows in node_ranges)
-    files = {
-        "edges": _write_parts(
-            f"{uri}/edges", _edge_tables(table, part_bytes), _EDGE_BYTES, ("dst", "src")
-        ),
-        "nodes": _write_parts(f"{uri}/nodes", node_tables, row_bytes, ("y",)),
-        "id_files": _write_parts(
-            f"{uri}/ids", _id_tables(nodes, part_bytes), _ID_BYTES, ("index",)
-        ),
+    hasher = fp.BlockHasher()
+    fp.hash_edges(hasher, table.dst, table.src, table.edges)
+    fp.hash_nodes(hasher, 0, nodes)
+    with CacheWriter(uri, overwrite=overwrite) as writer:
+        ranges = list(row_ranges(nodes.num_nodes, node_row_bytes(nodes), part_bytes))
+        node_parts = (node_part(take_nodes(nodes, rows), rows.start) for rows in ranges)
+        facts = {
+            "source": source,
+            "split": split,
+            "policies": table.policies,
+            "counts": table.counts,
+            "edges": writer.write("edges", _edge_parts(table, part_bytes)),
+            "nodes": writer.write("nodes", node_parts),
+            "id_files": writer.write("ids", _id_parts(nodes, part_bytes)),
+        }
+        manifest = make_manifest(schema(nodes, table.edges), facts, [hasher.digests()])
+        return writer.publish(manifest)
+
+
+def schema(nodes: NodeColumns, edges: EdgeColumns) -> dict[str, Any]:
+    """What a manifest says of the columns; any piece of a graph gives all but `num_values`."""
+    x, features = nodes.x, "none"
+    if x is not None:
+        features = "sparse" if sp.issparse(x) else "dense"
+    ids = nodes.ids
+    return {
+        "num_features": 0 if x is None else _matrix(x).shape[1],
+        "features": features,
+        "feature_dtype": "float32" if x is None else str(_matrix(x).dtype),
+        "feature_scale": x.scale.tolist() if isinstance(x, Quantized) else None,
+        "num_values": int(x.nnz) if isinstance(x, sp.csr_matrix) else 0,
+        "targets": [column.target for column in nodes.targets],
+        "node_time": nodes.time is not None,
+        "edge_weight": edges.weight is not None,
+        "edge_attr_names": list(edges.attr_names),
+        "edge_time": edges.time is not None,
+        "stored_split": nodes.split is not None,
+        "ids": "index" if ids is None else "string" if isinstance(ids, list) else "int",
+        "dtypes": _dtypes(nodes, edges),
     }
-    return _publish(uri, manifest.model_copy(update=files)), True
 
 
-def _publish(uri: str, manifest: Manifest) -> Manifest:
-    text = manifest.model_dump_json(indent=1, exclude_none=True)
-    storage.write_bytes(storage.join(uri, NAME), text.encode())
-    storage.remove(storage.join(uri, _MARKER))
-    return manifest
+def _matrix(x: Any) -> Any:
+    return x.values if isinstance(x, Quantized) else x
 
 
-def _manifest(table: GraphTable, source: str, split: SplitConfig | None) -> Manifest:
-    nodes = table.nodes
-    sparse = isinstance(nodes.x, sp.csr_matrix)
-    dtypes = {"dst": "int64", "src": "int64"}
-    if nodes.x is not None:
-        dtypes["x"] = "float32"
-    one = PartFile(path="-", rows=len(table.dst), bytes=0, sha256="0" * 64)
-    manifest = Manifest(
+def _dtypes(nodes: NodeColumns, edges: EdgeColumns) -> dict[str, str]:
+    none = np.empty(0, np.int64)
+    parts = {
+        "edges": edge_part(none, none, edges.take(slice(0))),
+        "nodes": node_part(take_nodes(nodes, slice(0, 0)), 0),
+    }
+    return {
+        f"{folder}.{field.name}": str(field.type)
+        for folder, part in parts.items()
+        for field in part.columns.schema
+    }
+
+
+def make_manifest(
+    schema: dict[str, Any], facts: dict[str, Any], hashes: Iterable[fp.Digests]
+) -> Manifest:
+    """The manifest of staged parts.
+
+    Args:
+        schema: of the columns, as `schema` gives it.
+        facts: source, split, policies, counts, and the parts: edges, nodes, id_files.
+        hashes: of all columns and blocks.
+    """
+    draft = Manifest(
         fingerprint="0" * 64,
-        num_nodes=nodes.num_nodes,
-        num_edges=len(table.dst),
-        num_features=0 if nodes.x is None else nodes.x.shape[1],
-        num_classes=nodes.num_classes,
-        classes=nodes.classes,
-        features="none" if nodes.x is None else "sparse" if sparse else "dense",
-        num_values=nodes.x.nnz if isinstance(nodes.x, sp.csr_matrix) else 0,
-        labels=nodes.y is not None,
-        stored_split=nodes.split is not None,
-        ids="index" if nodes.ids is None else "string" if isinstance(nodes.ids, list) else "int",
-        dtypes=dtypes,
-        policies=table.policies,
-        counts=table.counts,
-        split=split,
-        source=source,
+        num_nodes=sum(part.rows for part in facts["nodes"]),
+        num_edges=sum(part.rows for part in facts["edges"]),
         created_by=f"dnformer {version('dnformer')}",
-        edges=[one],
-        nodes=[one.model_copy(update={"rows": nodes.num_nodes})],
-        id_files=[] if nodes.ids is None else [one.model_copy(update={"rows": nodes.num_nodes})],
+        **schema,
+        **facts,
     )
-    return manifest.model_copy(update={"fingerprint": _fingerprint(table, manifest)})
+    found = fp.fingerprint(draft.schema_values(), draft.num_nodes, hashes)
+    return draft.model_copy(update={"fingerprint": found})
 
 
-def _fingerprint(table: GraphTable, manifest: Manifest) -> str:
-    hasher = fp.BlockHasher(table.nodes.num_nodes)
-    fp.hash_edges(hasher, table.dst, table.src)
-    nodes = table.nodes
-    if isinstance(nodes.x, sp.csr_matrix):
-        fp.hash_sparse_rows(hasher, 0, nodes.x.indptr, nodes.x.indices, nodes.x.data)
-    elif nodes.x is not None:
-        fp.hash_rows(hasher, "nodes.x", 0, nodes.x)
-    if nodes.y is not None:
-        fp.hash_rows(hasher, "nodes.y", 0, nodes.y)
-    if nodes.split is not None:
-        fp.hash_rows(hasher, "nodes.split", 0, nodes.split)
-    if nodes.ids is not None:
-        fp.hash_ids(hasher, 0, nodes.ids)
-    return hasher.digest(manifest.schema_values())
+def take_nodes(nodes: NodeColumns, rows: slice) -> NodeColumns:
+    """The columns of a range of nodes, without ids."""
+    x: Any = nodes.x
+    if x is not None:
+        x = Quantized(x.values[rows], x.scale) if isinstance(x, Quantized) else x[rows]
+    return NodeColumns(
+        num_nodes=rows.stop - rows.start,
+        x=x,
+        targets=tuple(column._replace(values=column.values[rows]) for column in nodes.targets),
+        split=None if nodes.split is None else nodes.split[rows],
+        time=None if nodes.time is None else nodes.time[rows],
+    )
 
 
-def _make_room(uri: str, fingerprint: str, overwrite: bool) -> Manifest | None:
-    """The equal dataset that is there; else None, once the folder is marked and cleared."""
-    names = storage.list_names(uri)
-    if NAME in names and not overwrite:
-        try:
-            found = read_manifest(uri)
-        except DataError as error:
-            raise DataError(f"{error}; --overwrite replaces what is there") from None
-        if found.fingerprint != fingerprint:
-            raise DataError(
-                f"{uri} holds another dataset ({found.source}); choose another --out, or replace "
-                "it with --overwrite"
-            )
-        return found
-    if names and NAME not in names and _MARKER not in names:
-        raise DataError(
-            f"{uri} is not empty and holds no dataset (found {names[0]}); choose another --out"
-        )
-    # the marker first: whenever this stops, the next ingest knows the rest for leftovers;
-    # then the manifest: half a dataset must never look like one
-    storage.write_bytes(storage.join(uri, _MARKER), b"")
-    for name in (NAME, *_FOLDERS):
-        storage.remove(storage.join(uri, name))
-    return None
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _write_parts(
-    folder: str, tables: Iterator[pa.Table], row_bytes: float, delta: tuple[str, ...]
-) -> list[PartFile]:
-    """Publishes each table as the next part; `delta` names its columns of growing integers."""
-    parts = []
-    for number, table in enumerate(tables):
-        name = f"part-{number:05d}.parquet"
-        with storage.staged(storage.join(folder, name)) as path:
-            pq.write_table(
-                table,
-                path,
-                compression="zstd",
-                use_dictionary=False,
-                column_encoding=dict.fromkeys(delta, "DELTA_BINARY_PACKED"),
-                row_group_size=max(1, int(_ROW_GROUP_BYTES / row_bytes)),
-            )
-            part = PartFile(
-                path=f"{folder.rsplit('/', 1)[1]}/{name}",
-                rows=table.num_rows,
-                bytes=path.stat().st_size,
-                sha256=_sha256(path),
-            )
-        parts.append(part)
-    return parts
-
-
-def _edge_tables(table: GraphTable, part_bytes: int) -> Iterator[pa.Table]:
-    """One range of destinations a table."""
-    num_blocks = -(-table.nodes.num_nodes // fp.BLOCK)
-    ends = np.searchsorted(table.dst, np.arange(1, num_blocks + 1) * fp.BLOCK)
-    begin = 0
-    for end in ends:
-        if (end - begin) * _EDGE_BYTES >= part_bytes or end == len(table.dst):
-            yield pa.table({"dst": table.dst[begin:end], "src": table.src[begin:end]})
-            begin = end
-            if end == len(table.dst):
-                return
-
-
-def _row_ranges(num_nodes: int, row_bytes: float, part_bytes: int) -> Iterator[slice]:
+def row_ranges(num_nodes: int, row_bytes: float, part_bytes: int) -> Iterator[slice]:
+    """Ranges of nodes that begin on block boundaries, of about `part_bytes` each."""
     rows = max(1, int(part_bytes / row_bytes) // fp.BLOCK) * fp.BLOCK
     for first in range(0, num_nodes, rows):
         yield slice(first, min(first + rows, num_nodes))
 
 
-def _node_row_bytes(nodes: NodeColumns) -> float:
-    if nodes.x is None:
-        return 16
-    if isinstance(nodes.x, sp.csr_matrix):
-        return float(16 + 8 * nodes.x.nnz / nodes.num_nodes)
-    return float(16 + 4 * nodes.x.shape[1])
+def _edge_parts(table: GraphTable, part_bytes: int) -> Iterator[PartTable]:
+    """One range of destinations a part."""
+    row_bytes = edge_row_bytes(table.edges)
+    num_blocks = -(-table.nodes.num_nodes // fp.BLOCK)
+    ends = np.searchsorted(table.dst, np.arange(1, num_blocks + 1) * fp.BLOCK)
+    begin = 0
+    for end in ends:
+        if (end - begin) * row_bytes >= part_bytes or end == len(table.dst):
+            rows = slice(begin, end)
+            yield edge_part(table.dst[rows], table.src[rows], table.edges.take(rows))
+            begin = end
+            if end == len(table.dst):
+                return
 
 
-def _node_table(nodes: NodeColumns, rows: slice) -> pa.Table:
-    columns: dict[str, Any] = {}
-    if isinstance(nodes.x, sp.csr_matrix):
-        x = nodes.x[rows]
-        offsets = x.indptr.astype(np.int32)
-        columns["x_index"] = pa.ListArray.from_arrays(offsets, x.indices.astype(np.int32))
-        columns["x_value"] = pa.ListArray.from_arrays(offsets, x.data)
-    elif nodes.x is not None:
-        flat = pa.array(nodes.x[rows].ravel())
-        columns["x"] = pa.FixedSizeListArray.from_arrays(flat, nodes.x.shape[1])
-    # always there, so that a graph without features and labels has rows too
-    columns["y"] = np.full(rows.stop - rows.start, -1) if nodes.y is None else nodes.y[rows]
-    if nodes.split is not None:
-        columns["split"] = nodes.split[rows]
-    return pa.table(columns)
-
-
-def _id_tables(nodes: NodeColumns, part_bytes: int) -> Iterator[pa.Table]:
+def _id_parts(nodes: NodeColumns, part_bytes: int) -> Iterator[PartTable]:
     if nodes.ids is None:
         return
-    for rows in _row_ranges(nodes.num_nodes, _ID_BYTES, part_bytes):
-        index = np.arange(rows.start, rows.stop)
-        yield pa.table({"index": index, "id": pa.array(nodes.ids[rows])})
-
-
-def read_part(uri: str, part: PartFile) -> Iterator[pa.RecordBatch]:
-    """The rows of one part, a row group at a time, after its size and hash were checked.
-
-    Raises:
-        DataError: the file is missing, truncated, changed or no Parquet; the message names it.
-    """
-    name = storage.join(uri, part.path)
-    mend = "the dataset is damaged: copy it again, or ingest it again with --overwrite"
-    with storage.fetched(name) as path:
-        found = path.stat().st_size
-        if found != part.bytes:
-            raise DataError(f"{name}: {found} bytes, the manifest says {part.bytes}; {mend}")
-        if _sha256(path) != part.sha256:
-            raise DataError(f"{name}: its content is not what the manifest says; {mend}")
-        try:
-            with pq.ParquetFile(path) as file:
-                if file.metadata.num_rows != part.rows:
-                    raise DataError(
-                        f"{name}: {file.metadata.num_rows} rows, not {part.rows}; {mend}"
-                    )
-                for group in range(file.num_row_groups):
-                    yield from file.read_row_group(group).to_batches()
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{name}: no readable Parquet file ({error}); {mend}") from None
-
-
-def column(batch: pa.RecordBatch, name: str, file: str) -> Any:
-    """The array of column `name`.
-
-    Raises:
-        DataError: the file has no such column, or it holds nulls.
-    """
-    index = batch.schema.get_field_index(name)
-    if index < 0:
-        raise DataError(f"{file}: column {name!r} is missing; ingest the dataset again")
-    array = batch.column(index)
-    if array.null_count:
-        raise DataError(f"{file}: column {name!r} holds nulls; ingest the dataset again")
-    return array
+    for rows in row_ranges(nodes.num_nodes, _ID_BYTES, part_bytes):
+        yield id_part(nodes.ids[rows], rows.start)

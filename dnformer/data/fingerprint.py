@@ -6,38 +6,59 @@ to the block of their destination), and the fingerprint hashes the schema and al
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
+
+from dnformer.data.table import EdgeColumns, NodeColumns, Quantized
 
 BLOCK = 65_536
 
 
-class BlockHasher:
-    """Hashes of columns by block, fed in order of the nodes in pieces of any size."""
+Digests = dict[str, dict[int, bytes]]
+"""{column: {block: sha256}}; a block of a column that is not there holds nothing."""
 
-    def __init__(self, num_nodes: int) -> None:
-        self._num_blocks = -(-num_nodes // BLOCK)
-        self._columns: dict[str, list[Any]] = {}
+_EMPTY = hashlib.sha256().digest()
+
+
+class BlockHasher:
+    """Hashes of columns by block, each block fed in order of its nodes in pieces of any size."""
+
+    def __init__(self) -> None:
+        self._hashes: dict[str, dict[int, Any]] = {}
 
     def update(self, column: str, block: int, values: npt.NDArray[Any] | bytes) -> None:
         """Adds `values` to `column` of `block`; numbers are hashed little-endian."""
-        if column not in self._columns:
-            self._columns[column] = [hashlib.sha256() for _ in range(self._num_blocks)]
+        blocks = self._hashes.setdefault(column, {})
+        if block not in blocks:
+            blocks[block] = hashlib.sha256()
         if not isinstance(values, bytes):
             values = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
-        self._columns[column][block].update(values)
+        blocks[block].update(values)
 
-    def digest(self, schema: dict[str, Any]) -> str:
-        """The fingerprint, 64 hex digits."""
-        total = hashlib.sha256(json.dumps(schema, sort_keys=True).encode())
-        for column in sorted(self._columns):
-            total.update(column.encode())
-            for block in self._columns[column]:
-                total.update(block.digest())
-        return total.hexdigest()
+    def digests(self) -> Digests:
+        """What was hashed so far, as plain values that travel between processes."""
+        return {
+            column: {block: value.digest() for block, value in blocks.items()}
+            for column, blocks in self._hashes.items()
+        }
+
+
+def fingerprint(schema: dict[str, Any], num_nodes: int, parts: Iterable[Digests]) -> str:
+    """The fingerprint, 64 hex digits, of blocks hashed in `parts`, each in one of them."""
+    columns: Digests = {}
+    for part in parts:
+        for column, blocks in part.items():
+            columns.setdefault(column, {}).update(blocks)
+    total = hashlib.sha256(json.dumps(schema, sort_keys=True).encode())
+    for column in sorted(columns):
+        total.update(column.encode())
+        for block in range(-(-num_nodes // BLOCK)):
+            total.update(columns[column].get(block, _EMPTY))
+    return total.hexdigest()
 
 
 def node_blocks(first: int, stop: int) -> Iterator[tuple[int, slice]]:
@@ -57,11 +78,40 @@ def edge_blocks(dst: npt.NDArray[np.int64]) -> Iterator[tuple[int, slice]]:
         yield block, slice(int(edges[block - first]), int(edges[block - first + 1]))
 
 
-def hash_edges(hasher: BlockHasher, dst: npt.NDArray[Any], src: npt.NDArray[Any]) -> None:
-    """Adds edges sorted by (dst, src)."""
+def hash_edges(
+    hasher: BlockHasher, dst: npt.NDArray[Any], src: npt.NDArray[Any], edges: EdgeColumns
+) -> None:
+    """Adds edges sorted by (dst, src, their columns)."""
+    columns = {
+        "edges.dst": dst.astype(np.int64, copy=False),
+        "edges.src": src.astype(np.int64, copy=False),
+        "edges.weight": edges.weight,
+        "edges.attr": edges.attr, "edges.time": edges.time,
+    }  # fmt: skip
     for block, part in edge_blocks(dst):
-        hasher.update("edges.dst", block, dst[part].astype(np.int64, copy=False))
-        hasher.update("edges.src", block, src[part].astype(np.int64, copy=False))
+        for name, column in columns.items():
+            if column is not None:
+                hasher.update(name, block, column[part])
+
+
+def hash_nodes(hasher: BlockHasher, first: int, nodes: NodeColumns) -> None:
+    """Adds all columns of the nodes from `first` on."""
+    x = nodes.x
+    if isinstance(x, sp.csr_matrix):
+        hash_sparse_rows(hasher, first, x.indptr, x.indices, x.data)
+    elif x is not None:
+        hash_rows(hasher, "nodes.x", first, x.values if isinstance(x, Quantized) else x)
+    for number, column in enumerate(nodes.targets):
+        # every NaN is the same "none", whatever its bits were
+        values = column.values
+        if values.dtype.kind == "f":
+            values = np.where(np.isnan(values), np.float32(np.nan), values)
+        hash_rows(hasher, f"nodes.y_{number}", first, values)
+    for name, rows in (("nodes.split", nodes.split), ("nodes.time", nodes.time)):
+        if rows is not None:
+            hash_rows(hasher, name, first, rows)
+    if nodes.ids is not None:
+        hash_ids(hasher, first, nodes.ids)
 
 
 def hash_rows(hasher: BlockHasher, column: str, first: int, values: npt.NDArray[Any]) -> None:

@@ -12,6 +12,7 @@ from dnformer.config import SplitConfig
 from dnformer.data.manifest import Manifest, read_manifest
 from dnformer.data.splits import make_splits
 from dnformer.data.store import Store, default_folder, open_store
+from dnformer.data.table import Target
 from dnformer.errors import DataError
 
 if TYPE_CHECKING:
@@ -29,9 +30,17 @@ class Graph:
     """
 
     def __init__(
-        self, uri: str, manifest: Manifest, store: Store, split: SplitConfig | None, seed: int
+        self,
+        uri: str,
+        manifest: Manifest,
+        store: Store,
+        *,
+        split: SplitConfig | None = None,
+        seed: int = 0,
+        label: str | None = None,
     ) -> None:
         self.uri, self.manifest, self.store = uri, manifest, store
+        self._target = _pick(manifest, label, uri)
         self.split_recipe = split or manifest.default_split
         self._seed = seed
         self._splits: dict[str, npt.NDArray[np.int64]] | None = None
@@ -53,8 +62,38 @@ class Graph:
 
     @property
     def num_classes(self) -> int:
-        """K."""
-        return self.manifest.num_classes
+        """K, outputs of the chosen target; 0 without any."""
+        return 0 if self._target is None else self.target.num_outputs
+
+    @property
+    def num_edge_features(self) -> int:
+        """A, attributes of an edge."""
+        return len(self.manifest.edge_attr_names)
+
+    @property
+    def target(self) -> Target:
+        """What there is to learn about each node, of what the dataset has.
+
+        Raises:
+            DataError: the dataset has no labels.
+        """
+        if self._target is None:
+            raise DataError(
+                f"{self.uri}: the dataset has no labels, so there is nothing to learn; ingest it "
+                "with a node table that has some"
+            )
+        return self.manifest.targets[self._target]
+
+    @property
+    def y(self) -> npt.NDArray[Any]:
+        """The values of `target`, as `table.TargetColumn` has them."""
+        target = self.target  # raises where there is none
+        return self.store.targets[self.manifest.targets.index(target)]
+
+    @property
+    def has_target(self) -> bool:
+        """Whether there is something to learn."""
+        return self._target is not None
 
     @property
     def fingerprint(self) -> str:
@@ -69,11 +108,9 @@ class Graph:
             DataError: the split recipe does not fit the data.
         """
         if self._splits is None:
-            if not self.manifest.labels:
-                raise DataError(f"{self.uri}: the dataset has no labels, so nothing can be split")
             self._splits = make_splits(
                 self.split_recipe,
-                y=self.store.y,
+                y=self.y,
                 num_classes=self.num_classes,
                 stored=self.store.split,
                 seed=self._seed,
@@ -104,6 +141,8 @@ class Graph:
             "features": self.manifest.features,
             "feature_density": self._density(),
             "num_classes": self.num_classes,
+            "targets": {target.name: target.kind for target in self.manifest.targets},
+            "edge_columns": self._edge_columns(),
             "in_degree": _spread(in_degree),
             "out_degree": _spread(out_degree),
             "isolated_nodes": int(((in_degree == 0) & (out_degree == 0)).sum()),
@@ -114,6 +153,10 @@ class Graph:
         }
         return facts | {"split_recipe": self.split_recipe.recipe()} | self._split_sizes()
 
+    def _edge_columns(self) -> list[str]:
+        there = (("weight", self.manifest.edge_weight), ("time", self.manifest.edge_time))
+        return [name for name, has in there if has] + self.manifest.edge_attr_names
+
     def _density(self) -> float | None:
         if self.manifest.features == "none":
             return None
@@ -123,15 +166,21 @@ class Graph:
 
     def _homophily(self, in_degree: npt.NDArray[np.int64]) -> float | None:
         """Share of edges between labelled nodes that join one class; None without any."""
-        y = self.store.y
+        if not self._has_classes():
+            return None
+        y = self.y
         target, source = np.repeat(y, in_degree), y[self.store.row]
         labelled = (target >= 0) & (source >= 0)
         return float((target == source)[labelled].mean()) if labelled.any() else None
 
+    def _has_classes(self) -> bool:
+        return self.has_target and self.target.kind == "class"
+
     def _class_counts(self) -> dict[str, int]:
-        y = self.store.y
-        counts = np.bincount(y[y >= 0], minlength=self.num_classes)
-        names = self.manifest.classes or [str(label) for label in range(self.num_classes)]
+        if not self._has_classes():
+            return {}
+        counts = np.bincount(self.y[self.y >= 0], minlength=self.num_classes)
+        names = self.target.classes or [str(label) for label in range(self.num_classes)]
         return dict(zip(names, counts.tolist(), strict=True))
 
     def _split_sizes(self) -> dict[str, Any]:
@@ -155,6 +204,7 @@ def open_graph(
     split: SplitConfig | None = None,
     seed: int = 0,
     cache_dir: str | Path | None = None,
+    label: str | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Graph:
     """The graph of the dataset at `uri`, ready to sample; its node-local store is built if missing.
@@ -165,6 +215,7 @@ def open_graph(
             the split that came with the data.
         seed: of a computed split.
         cache_dir: folder of node-local stores on this host; None: the user's cache folder.
+        label: name of the target to learn; None: the first.
         say: told when the store has to be built.
 
     Raises:
@@ -174,4 +225,14 @@ def open_graph(
     manifest = read_manifest(uri)
     folder = Path(cache_dir).expanduser().resolve() if cache_dir else default_folder()
     store = open_store(uri, manifest, folder, say=say)
-    return Graph(uri, manifest, store, split, seed)
+    return Graph(uri, manifest, store, split=split, seed=seed, label=label)
+
+
+def _pick(manifest: Manifest, label: str | None, uri: str) -> int | None:
+    """The position of the target named `label`, or of the first; None where there is none."""
+    names = [target.name for target in manifest.targets]
+    if label is None:
+        return 0 if names else None
+    if label not in names:
+        raise DataError(f"{uri}: no label {label!r}; it has {', '.join(names) or 'none'}")
+    return names.index(label)

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from dnformer import storage
 from dnformer.config import Section, SplitConfig, parse
+from dnformer.data.table import Target
 from dnformer.errors import ConfigError, DataError
 
 FORMAT = 1
@@ -30,18 +31,30 @@ class Manifest(Section):
     num_nodes: int = Field(ge=1)
     num_edges: int = Field(ge=0)
     num_features: int = Field(ge=0)
-    num_classes: int = Field(ge=0)
-    classes: list[str] | None = Field(None, description="class names, where labels were strings")
     features: Literal["dense", "sparse", "none"]
+    feature_dtype: Literal["float32", "float16", "int8"] = "float32"
+    feature_scale: list[float] | None = Field(
+        None, description="of each int8 feature: its value is scale times what is stored"
+    )
     num_values: int = Field(ge=0, description="stored feature values, where features are sparse")
-    labels: bool
+    targets: list[Target] = Field([], description="what there is to learn; the first by default")
+    node_time: bool = False
+    edge_weight: bool = False
+    edge_attr_names: list[str] = Field([], description="names of the A attributes of an edge")
+    edge_time: bool = False
     stored_split: bool = Field(description="whether a split came with the data")
     ids: Literal["index", "int", "string"] = Field(description="what the original ids were")
-    dtypes: dict[str, str] = Field(description="column name to type")
+    dtypes: dict[str, str] = Field(description="type of each column, as Arrow names it")
     policies: dict[str, str]
     counts: dict[str, int]
+    examples: dict[str, list[str]] = Field(
+        {}, description="by policy, some of the rows it changed: file, row, edge"
+    )
     split: SplitConfig | None = Field(None, description="default recipe, not in the fingerprint")
     source: str = Field(description="what was ingested")
+    source_signature: str | None = Field(
+        None, description="of the input files and options: an equal one needs no second ingest"
+    )
     created_by: str
     edges: list[PartFile]
     nodes: list[PartFile]
@@ -55,7 +68,22 @@ class Manifest(Section):
             found = sum(part.rows for part in getattr(self, kind))
             if found != expected:
                 raise ValueError(f"its {kind} files have {found} rows, not {expected}")
+        self._columns_fit()
         return self
+
+    def _columns_fit(self) -> None:
+        names = [target.name for target in self.targets]
+        if len(set(names)) < len(names):
+            raise ValueError(f"targets {', '.join(names)}: a name stands twice")
+        if (self.feature_scale is not None) != (self.feature_dtype == "int8"):
+            raise ValueError("feature_scale belongs to features of int8, and to no others")
+        if self.feature_scale is not None and len(self.feature_scale) != self.num_features:
+            raise ValueError(f"feature_scale has {len(self.feature_scale)} values")
+
+    @property
+    def num_classes(self) -> int:
+        """Outputs of the first target; 0 without any."""
+        return self.targets[0].num_outputs if self.targets else 0
 
     @property
     def default_split(self) -> SplitConfig:
@@ -64,9 +92,10 @@ class Manifest(Section):
 
     def schema_values(self) -> dict[str, Any]:
         """The part of the schema that the fingerprint hashes."""
-        keys = ("num_nodes", "num_edges", "num_features", "num_classes", "classes", "features",
-                "labels", "stored_split", "ids")  # fmt: skip
-        return {"format": self.format} | {key: getattr(self, key) for key in keys}
+        keys = {"format", "num_nodes", "num_edges", "num_features", "features", "feature_dtype",
+                "feature_scale", "targets", "node_time", "edge_weight", "edge_attr_names",
+                "edge_time", "stored_split", "ids"}  # fmt: skip
+        return self.model_dump(mode="json", include=keys)
 
 
 def read_manifest(uri: str) -> Manifest:

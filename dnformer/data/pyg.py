@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from dnformer.data.features import Layout, count_classes, finite, finite_csr, lay_out
-from dnformer.data.table import SPLITS, Features, Int64Array, NodeColumns, RawGraph
+from dnformer.data.table import SPLITS, Features, Int64Array, NodeColumns, RawGraph, class_target
 from dnformer.errors import DataError
 
 _log = logging.getLogger("dnformer")
@@ -46,14 +46,12 @@ def from_data(
     if ignored:
         _log.warning("Data: %s not read", ", ".join(ignored))
     y = _labels(data, num_nodes)
+    classes: dict[str, Any] = {"num_classes": num_classes, "where": "Data: node {}".format}
     src, dst = edge_index
     nodes = NodeColumns(
         num_nodes=num_nodes,
         x=_features(data, num_nodes, feature_layout),
-        y=y,
-        num_classes=0
-        if y is None
-        else count_classes(y, num_classes=num_classes, where="Data: node {}".format),
+        targets=() if y is None else class_target(y, count_classes(y, **classes)),
         split=_split(data, num_nodes),
     )
     return RawGraph(

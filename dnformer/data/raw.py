@@ -18,7 +18,7 @@ from dnformer import storage
 from dnformer.data.clean import Policies
 from dnformer.data.features import Where, count_classes, csr_from_parts, finite_csr, lay_out
 from dnformer.data.npz import load_npz
-from dnformer.data.table import SPLITS, Int64Array, NodeColumns, RawGraph
+from dnformer.data.table import SPLITS, Int64Array, NodeColumns, RawGraph, class_target
 from dnformer.data.unpickle import unpickle
 from dnformer.errors import ConfigError, DataError
 
@@ -156,8 +156,7 @@ def _nodes(
     return NodeColumns(
         num_nodes=len(y),
         x=lay_out(x, "auto"),
-        y=y,
-        num_classes=count_classes(y, num_classes=None, where=_where(name)),
+        targets=class_target(y, count_classes(y, num_classes=None, where=_where(name))),
         split=split,
     )
 

@@ -20,8 +20,9 @@ from filelock import FileLock
 
 from dnformer import storage
 from dnformer.data import fingerprint as fp
-from dnformer.data.cache import column, read_part
 from dnformer.data.manifest import Manifest, PartFile
+from dnformer.data.parts import column, read_part
+from dnformer.data.table import TARGET_DTYPES, EdgeColumns, NodeColumns, Target, TargetColumn
 from dnformer.errors import DataError
 
 Array = npt.NDArray[Any]
@@ -35,20 +36,30 @@ class Store:
     Attributes:
         colptr: int64 `[N+1]`, edges of destination i are colptr[i] to colptr[i+1].
         row: source of each edge, int32 (int64 from 2^31 nodes on) `[E]`.
-        x: dense features float32 `[N, F]`, or None.
+        targets: values of each target, as `table.TargetColumn` has them.
+        x: dense features float32, float16 or int8 `[N, F]`, or None.
+        x_scale: float32 `[F]`, the value of an int8 feature of 1; or None.
         x_indptr, x_indices, x_values: CSR of sparse features, int64, int32, float32, or None.
-        y: class int64 `[N]`, -1 for none.
         split: int8 `[N]`, codes of `table.SPLITS`, or None.
+        weight: of each edge, float32 `[E]`, or None.
+        edge_attr: attributes of each edge, float32 `[E, A]`, or None.
+        edge_time: of each edge, int64 `[E]`, or None.
+        node_time: of each node, int64 `[N]`, or None.
     """
 
     colptr: Array
     row: Array
-    y: Array
+    targets: tuple[Array, ...] = ()
     x: Array | None = None
+    x_scale: Array | None = None
     x_indptr: Array | None = None
     x_indices: Array | None = None
     x_values: Array | None = None
     split: Array | None = None
+    weight: Array | None = None
+    edge_attr: Array | None = None
+    edge_time: Array | None = None
+    node_time: Array | None = None
 
 
 def default_folder() -> Path:
@@ -82,14 +93,29 @@ def open_store(
             if not _is_whole(target, names):
                 say(f"building the node-local store of {uri} in {target} (once on this host)")
                 _build(uri, manifest, target)
-    arrays = {name: np.load(target / f"{name}.npy", mmap_mode="r") for name in names}
-    return Store(**{name: np.asarray(array) for name, array in arrays.items()})
+    arrays = {name: np.asarray(np.load(target / f"{name}.npy", mmap_mode="r")) for name in names}
+    targets = tuple(arrays.pop(f"y_{number}") for number in range(len(manifest.targets)))
+    scale = manifest.feature_scale
+    x_scale = None if scale is None else np.array(scale, dtype=np.float32)
+    return Store(targets=targets, x_scale=x_scale, **arrays)
 
 
 def _array_names(manifest: Manifest) -> list[str]:
     sparse = ["x_indptr", "x_indices", "x_values"]
-    features = {"none": [], "dense": ["x"], "sparse": sparse}[manifest.features]
-    return ["colptr", "row", "y", *features, *(["split"] if manifest.stored_split else [])]
+    optional = {
+        "split": manifest.stored_split,
+        "weight": manifest.edge_weight,
+        "edge_attr": bool(manifest.edge_attr_names),
+        "edge_time": manifest.edge_time,
+        "node_time": manifest.node_time,
+    }
+    return [
+        "colptr",
+        "row",
+        *(f"y_{number}" for number in range(len(manifest.targets))),
+        *{"none": [], "dense": ["x"], "sparse": sparse}[manifest.features],
+        *(name for name, there in optional.items() if there),
+    ]
 
 
 def _is_whole(target: Path, names: list[str]) -> bool:
@@ -104,11 +130,12 @@ def _build(uri: str, manifest: Manifest, target: Path) -> None:
     _check_space(uri, manifest, target.parent)
     temporary.mkdir()
     try:
-        hasher = fp.BlockHasher(manifest.num_nodes)
+        hasher = fp.BlockHasher()
         _build_edges(uri, manifest, temporary, hasher)
         _build_nodes(uri, manifest, temporary, hasher)
         _hash_id_files(uri, manifest, hasher)
-        if hasher.digest(manifest.schema_values()) != manifest.fingerprint:
+        found = fp.fingerprint(manifest.schema_values(), manifest.num_nodes, [hasher.digests()])
+        if found != manifest.fingerprint:
             raise DataError(
                 f"{uri}: the files are not what the fingerprint says; ingest the dataset again"
             )
@@ -122,13 +149,12 @@ def _build(uri: str, manifest: Manifest, target: Path) -> None:
 
 def _check_space(uri: str, manifest: Manifest, folder: Path) -> None:
     """Refuses what the disk can't hold: writing to a map on a full disk kills the process."""
-    values = manifest.num_nodes * manifest.num_features if manifest.features == "dense" else 0
-    needed = (
-        manifest.num_nodes * (8 + 8 + 8 + 1)
-        + manifest.num_edges * _index_type(manifest).itemsize
-        + values * 4
-        + manifest.num_values * 8
-    )
+    dense = manifest.num_features if manifest.features == "dense" else 0
+    node = 8 + 8 + 8 + 1 + dense * np.dtype(manifest.feature_dtype).itemsize
+    node += 4 * sum(target.num_outputs for target in manifest.targets if target.kind != "class")
+    edge = _index_type(manifest).itemsize + 4 * len(manifest.edge_attr_names)
+    edge += 4 * manifest.edge_weight + 8 * manifest.edge_time
+    needed = manifest.num_nodes * node + manifest.num_edges * edge + manifest.num_values * 8
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise DataError(
@@ -152,6 +178,7 @@ def _create(folder: Path, name: str, dtype: Any, shape: tuple[int, ...]) -> Arra
 def _build_edges(uri: str, manifest: Manifest, folder: Path, hasher: fp.BlockHasher) -> None:
     num_nodes = manifest.num_nodes
     row = _create(folder, "row", _index_type(manifest), (manifest.num_edges,))
+    carried = _create_edge_columns(manifest, folder)
     degree = np.zeros(num_nodes, dtype=np.int64)
     done, last = 0, (-1, -1)
     for part in manifest.edges:
@@ -161,14 +188,50 @@ def _build_edges(uri: str, manifest: Manifest, folder: Path, hasher: fp.BlockHas
             if len(dst) == 0:
                 continue
             last = _check_edges(dst, src, num_nodes, last, file)
-            fp.hash_edges(hasher, dst, src)
+            edges = _edge_columns(batch, manifest, file)
+            fp.hash_edges(hasher, dst, src, edges)
             first = int(dst[0])
             degree[first : int(dst[-1]) + 1] += np.bincount(dst - first)
-            row[done : done + len(src)] = src
-            done += len(src)
+            rows = slice(done, done + len(src))
+            row[rows] = src
+            for name, array in carried.items():
+                array[rows] = getattr(edges, name)
+            done = rows.stop
     colptr = _create(folder, "colptr", np.int64, (num_nodes + 1,))
     colptr[0] = 0
     np.cumsum(degree, out=colptr[1:])
+
+
+def _create_edge_columns(manifest: Manifest, folder: Path) -> dict[str, Array]:
+    """By the name in `EdgeColumns`."""
+    num_edges, width = manifest.num_edges, len(manifest.edge_attr_names)
+    arrays = {}
+    if manifest.edge_weight:
+        arrays["weight"] = _create(folder, "weight", np.float32, (num_edges,))
+    if width:
+        arrays["attr"] = _create(folder, "edge_attr", np.float32, (num_edges, width))
+    if manifest.edge_time:
+        arrays["time"] = _create(folder, "edge_time", np.int64, (num_edges,))
+    return arrays
+
+
+def _edge_columns(batch: pa.RecordBatch, manifest: Manifest, file: str) -> EdgeColumns:
+    names, weight, attr, time = manifest.edge_attr_names, None, None, None
+    if manifest.edge_weight:
+        weight = _floats(column(batch, "weight", file), file)
+    if names:
+        attr = _floats(_rows_of(batch, "attr", len(names), file), file).reshape(-1, len(names))
+    if manifest.edge_time:
+        time = _ints(batch, "time", file)
+    return EdgeColumns(weight=weight, attr=attr, attr_names=tuple(names), time=time)
+
+
+def _rows_of(batch: pa.RecordBatch, name: str, width: int, file: str) -> Any:
+    """The flat values of a column of lists of `width`."""
+    values = column(batch, name, file)
+    if not pa.types.is_fixed_size_list(values.type) or values.type.list_size != width:
+        raise DataError(f"{file}: column {name!r} is {values.type}, not {width} values a row")
+    return values.flatten()
 
 
 def _ints(batch: pa.RecordBatch, name: str, file: str) -> Array:
@@ -201,22 +264,48 @@ def _check_edges(
 
 def _build_nodes(uri: str, manifest: Manifest, folder: Path, hasher: fp.BlockHasher) -> None:
     num_nodes = manifest.num_nodes
-    y = _create(folder, "y", np.int64, (num_nodes,))
+    targets = [
+        _create(folder, f"y_{number}", TARGET_DTYPES[target.kind], _target_shape(target, num_nodes))
+        for number, target in enumerate(manifest.targets)
+    ]
     split = _create(folder, "split", np.int8, (num_nodes,)) if manifest.stored_split else None
+    time = _create(folder, "node_time", np.int64, (num_nodes,)) if manifest.node_time else None
     add_features = _feature_writer(manifest, folder, hasher)
     done = 0
     for part in manifest.nodes:
         file = storage.join(uri, part.path)
         for batch in read_part(uri, part):
             rows = slice(done, done + batch.num_rows)
-            y[rows] = _in_range(_ints(batch, "y", file), -1, manifest.num_classes, "y", file)
-            if manifest.labels:
-                fp.hash_rows(hasher, "nodes.y", done, y[rows])
+            read = []
+            for number, target in enumerate(manifest.targets):
+                values = _target_values(batch, f"y_{number}", target, file)
+                targets[number][rows] = values
+                read.append(TargetColumn(target, values))
+            columns: dict[str, Any] = {"targets": tuple(read)}
             if split is not None:
                 split[rows] = _in_range(_ints(batch, "split", file), 0, 4, "split", file)
-                fp.hash_rows(hasher, "nodes.split", done, split[rows])
+                columns["split"] = split[rows]
+            if time is not None:
+                time[rows] = columns["time"] = _ints(batch, "time", file)
+            fp.hash_nodes(hasher, done, NodeColumns(num_nodes=batch.num_rows, **columns))
             add_features(batch, rows, file)
             done = rows.stop
+
+
+def _target_shape(target: Target, num_nodes: int) -> tuple[int, ...]:
+    return (num_nodes,) if target.kind == "class" else (num_nodes, target.num_outputs)
+
+
+def _target_values(batch: pa.RecordBatch, name: str, target: Target, file: str) -> Array:
+    if target.kind == "class":
+        return _in_range(_ints(batch, name, file), -1, target.num_outputs, name, file)
+    flat, dtype = _rows_of(batch, name, target.num_outputs, file), TARGET_DTYPES[target.kind]
+    if flat.type != pa.from_numpy_dtype(dtype) or flat.null_count:
+        raise DataError(f"{file}: {name} is {flat.type}, or holds nulls; ingest again")
+    values: Array = np.asarray(flat)
+    if target.kind == "multilabel":
+        _in_range(values, -1, 2, name, file)
+    return values.reshape(-1, target.num_outputs)
 
 
 def _in_range(values: Array, low: int, stop: int, name: str, file: str) -> Array:
@@ -233,25 +322,27 @@ def _feature_writer(
         return lambda batch, rows, file: None
     if manifest.features == "sparse":
         return _sparse_writer(manifest, folder, hasher)
-    width = manifest.num_features
-    x = _create(folder, "x", np.float32, (manifest.num_nodes, width))
+    width, dtype = manifest.num_features, manifest.feature_dtype
+    x = _create(folder, "x", np.dtype(dtype), (manifest.num_nodes, width))
 
     def add_dense(batch: pa.RecordBatch, rows: slice, file: str) -> None:
-        values = column(batch, "x", file)
-        if not pa.types.is_fixed_size_list(values.type) or values.type.list_size != width:
-            raise DataError(f"{file}: column 'x' is {values.type}, not {width} float32 a row")
-        x[rows] = _floats(values.flatten(), file).reshape(-1, width)
+        flat = _rows_of(batch, "x", width, file)
+        x[rows] = _numbers(flat, dtype, file).reshape(-1, width)
         fp.hash_rows(hasher, "nodes.x", rows.start, x[rows])
 
     return add_dense
 
 
 def _floats(values: Any, file: str) -> Array:
-    if values.type != pa.float32() or values.null_count:
-        raise DataError(f"{file}: features are {values.type}, or hold nulls; ingest again")
-    array = np.asarray(values)
-    if not np.isfinite(array).all():
-        raise DataError(f"{file}: a feature is NaN or infinite; ingest the dataset again")
+    return _numbers(values, "float32", file)
+
+
+def _numbers(values: Any, dtype: str, file: str) -> Array:
+    if values.type != pa.from_numpy_dtype(np.dtype(dtype)) or values.null_count:
+        raise DataError(f"{file}: values are {values.type}, or hold nulls; ingest again")
+    array: Array = np.asarray(values)
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise DataError(f"{file}: a value is NaN or infinite; ingest the dataset again")
     return array
 
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dnformer.data.clean import distinct
 from dnformer.data.features import lay_out
-from dnformer.data.table import Int64Array, NodeColumns, RawGraph
+from dnformer.data.table import Int64Array, NodeColumns, RawGraph, class_target
 from dnformer.errors import ConfigError
 
 _BLOCK_ROWS = 65_536
@@ -55,7 +55,7 @@ def sbm(source: SyntheticSource) -> RawGraph:
     one, other = _pairs(rng, source, y)
     src, dst = np.concatenate([one, other]), np.concatenate([other, one])
     nodes = NodeColumns(
-        num_nodes=source.nodes, x=lay_out(x, "dense"), y=y, num_classes=source.classes
+        num_nodes=source.nodes, x=lay_out(x, "dense"), targets=class_target(y, source.classes)
     )
     return RawGraph(
         nodes=nodes,

@@ -34,7 +34,7 @@ from dnformer.data.features import (
     lay_out,
     plain_integers,
 )
-from dnformer.data.table import Features, Int64Array, NodeColumns, RawGraph
+from dnformer.data.table import Features, Int64Array, NodeColumns, RawGraph, class_target
 from dnformer.errors import ConfigError, DataError
 
 _log = logging.getLogger("dnformer")
@@ -472,9 +472,7 @@ def _node_columns(
     return NodeColumns(
         num_nodes=len(index.ids),
         x=_features(table, roles.features, order, source.feature_layout),
-        y=y[order] if y is not None and num_classes else None,
-        num_classes=num_classes,
-        classes=classes,
+        targets=class_target(None if y is None else y[order], num_classes, classes),
         split=split,
         ids=index.column(),
     )

@@ -175,7 +175,7 @@ def _block(
     )
     return Data(
         x=gather.rows(drawn.n_id),
-        y=torch.from_numpy(graph.store.y[drawn.n_id]),
+        y=torch.from_numpy(graph.y[drawn.n_id]) if graph.has_target else None,
         edge_index=edge_index,
         n_id=torch.from_numpy(drawn.n_id),
         e_id=torch.from_numpy(drawn.e_id),
@@ -219,7 +219,7 @@ class FullLoader:
         )
         self._batch = Data(
             x=_features(graph, sparse=sparse, keep=0).rows(everyone),
-            y=torch.from_numpy(store.y.copy()),
+            y=torch.from_numpy(graph.y.copy()) if graph.has_target else None,
             edge_index=edge_index,
             seed_rows=torch.from_numpy(nodes),
             batch_size=len(nodes),

@@ -53,7 +53,7 @@ class Evaluator:
 
     def _exact_sums(self, logits: Tensor, split: str) -> Tensor:
         nodes = self._graph.split(split)
-        target = torch.from_numpy(self._graph.store.y[nodes.numpy()])
+        target = torch.from_numpy(self._graph.y[nodes.numpy()])
         return _sums(logits[nodes], target)
 
     @torch.no_grad()

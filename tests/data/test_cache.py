@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from dnformer import storage
 from dnformer.config import SplitConfig
-from dnformer.data.cache import read_part, write_cache
+from dnformer.data.cache import write_cache
 from dnformer.data.graph import Graph, open_graph
 from dnformer.data.manifest import read_manifest
+from dnformer.data.parts import read_part
 from dnformer.data.store import read_ids
 from dnformer.data.table import GraphTable, NodeColumns
 from dnformer.errors import DataError

@@ -34,10 +34,9 @@ def assert_equals_pyg(table: GraphTable, data: Data) -> None:
     nodes = table.nodes
     x = nodes.x.toarray() if sp.issparse(nodes.x) else nodes.x
     assert np.array_equal(x, data.x.numpy())
-    assert nodes.y is not None
-    assert np.array_equal(nodes.y, data.y.numpy())
+    assert np.array_equal(nodes.targets[0].values, data.y.numpy())
     assert nodes.num_nodes == data.num_nodes
-    assert nodes.num_classes == int(data.y.max()) + 1
+    assert nodes.targets[0].target.num_outputs == int(data.y.max()) + 1
     order = np.lexsort((data.edge_index[0].numpy(), data.edge_index[1].numpy()))
     assert np.array_equal(np.stack([table.src, table.dst]), data.edge_index.numpy()[:, order])
     masks = [data.get(f"{name}_mask") for name in ("train", "val", "test")]

@@ -12,7 +12,7 @@ from dnformer.errors import ConfigError
 
 def digest(raw: RawGraph) -> str:
     sha = hashlib.sha256()
-    for array in (raw.src, raw.dst, raw.nodes.y, raw.nodes.x):
+    for array in (raw.src, raw.dst, raw.nodes.targets[0].values, raw.nodes.x):
         assert isinstance(array, np.ndarray)
         sha.update(np.ascontiguousarray(array).tobytes())
     return sha.hexdigest()[:16]
@@ -41,10 +41,10 @@ def test_sbm_each_pair_once_in_both_directions() -> None:
 def test_sbm_has_the_degree_homophily_and_classes_asked_for(homophily: float) -> None:
     source = SyntheticSource(nodes=4000, classes=5, degree=12.0, homophily=homophily)
     raw = sbm(source)
-    y = raw.nodes.y
+    y = raw.nodes.targets[0].values
     assert y is not None
     assert np.bincount(y).tolist() == [800] * 5
-    assert raw.nodes.num_classes == 5
+    assert raw.nodes.targets[0].target.num_outputs == 5
     # 24,000 pairs expected: standard deviation 155 pairs, 0.3 % of the homophily
     assert raw.src.size / 4000 == pytest.approx(12.0, abs=0.4)
     assert np.mean(y[raw.src] == y[raw.dst]) == pytest.approx(homophily, abs=0.02)
@@ -57,7 +57,7 @@ def test_sbm_pairs_are_uniform() -> None:
     times = np.zeros((8, 8))
     for seed in range(400):
         raw = sbm(SyntheticSource(nodes=8, classes=2, degree=3.0, homophily=0.6, seed=seed))
-        y = raw.nodes.y
+        y = raw.nodes.targets[0].values
         assert y is not None
         rank = np.argsort(np.argsort(y, kind="stable"))  # class 0 first
         times[rank[raw.src], rank[raw.dst]] += 1
@@ -70,7 +70,7 @@ def test_sbm_pairs_are_uniform() -> None:
 
 def test_sbm_noise_is_the_distance_from_centroids() -> None:
     raw = sbm(SyntheticSource(nodes=3000, classes=3, features=16, noise=0.5))
-    x, y = raw.nodes.x, raw.nodes.y
+    x, y = raw.nodes.x, raw.nodes.targets[0].values
     assert isinstance(x, np.ndarray)
     assert y is not None
     centroids = np.stack([x[y == label].mean(axis=0) for label in range(3)])
@@ -80,7 +80,7 @@ def test_sbm_noise_is_the_distance_from_centroids() -> None:
 
 def test_sbm_noise_zero_gives_the_centroids() -> None:
     raw = sbm(SyntheticSource(nodes=70_000, classes=2, features=2, noise=0.0, degree=1.0))
-    x, y = raw.nodes.x, raw.nodes.y
+    x, y = raw.nodes.x, raw.nodes.targets[0].values
     assert isinstance(x, np.ndarray)
     assert y is not None
     first = np.array([np.argmax(y == 0), np.argmax(y == 1)])

@@ -172,11 +172,10 @@ def test_read_tables_label_split_and_features_follow_the_ids(folder: str) -> Non
         assert isinstance(raw.nodes.x, np.ndarray)
         assert raw.nodes.x.dtype == np.float32
         assert raw.nodes.x.tolist() == expected
-        assert raw.nodes.y is not None
-        assert raw.nodes.y.dtype == np.int64
-        assert raw.nodes.y.tolist() == [-1, 0, 1]
-        assert raw.nodes.num_classes == 2
-        assert raw.nodes.classes is None
+        assert raw.nodes.targets[0].values.dtype == np.int64
+        assert raw.nodes.targets[0].values.tolist() == [-1, 0, 1]
+        assert raw.nodes.targets[0].target.num_outputs == 2
+        assert raw.nodes.targets[0].target.classes is None
         assert raw.nodes.split is not None
         assert raw.nodes.split.dtype == np.int8
         assert raw.nodes.split.tolist() == [3, 2, 1]
@@ -195,14 +194,14 @@ def test_read_tables_other_names(folder: str) -> None:
     )
     assert isinstance(raw.nodes.x, np.ndarray)
     assert raw.nodes.x.tolist() == [[4, 2], [3, 1]]
-    assert raw.nodes.y is not None
-    assert raw.nodes.y.tolist() == [1, 0]
+    assert raw.nodes.targets[0].values.tolist() == [1, 0]
 
 
 def test_read_tables_without_node_columns_has_none(folder: str) -> None:
     raw = read(folder, EDGES, NODES)
-    assert raw.nodes.x is raw.nodes.y is raw.nodes.split is raw.nodes.classes is None
-    assert raw.nodes.num_classes == 0
+    assert raw.nodes.x is raw.nodes.split is None
+    assert raw.nodes.targets == ()
+    assert raw.nodes.targets[0].target.num_outputs == 0
     assert read(folder, EDGES, "id,a\n0,1\n1,1\n2,1\n", features=[]).nodes.x is None
 
 
@@ -253,10 +252,9 @@ def test_read_tables_any_kind_of_label(
         values = zip(range(3), labels.split(","), strict=True)
         nodes = "id,label\n" + "".join(f"{node},{label}\n" for node, label in values)
     raw = read(str(tmp_path), EDGES, nodes)
-    assert raw.nodes.y is not None
-    assert raw.nodes.y.tolist() == y
-    assert raw.nodes.num_classes == 2
-    assert raw.nodes.classes == classes
+    assert raw.nodes.targets[0].values.tolist() == y
+    assert raw.nodes.targets[0].target.num_outputs == 2
+    assert raw.nodes.targets[0].target.classes == classes
 
 
 def test_read_tables_num_classes_and_labels_without_value(tmp_path: Path) -> None:
@@ -264,12 +262,11 @@ def test_read_tables_num_classes_and_labels_without_value(tmp_path: Path) -> Non
     assert read(str(tmp_path), EDGES, nodes, num_classes=9).nodes.num_classes == 9
     nodes["label"] = [None] * 3
     raw = read(str(tmp_path), EDGES, nodes)
-    assert raw.nodes.y is None
-    assert raw.nodes.num_classes == 0
+    assert raw.nodes.targets[0].values is None
+    assert raw.nodes.targets[0].target.num_outputs == 0
     raw = read(str(tmp_path), EDGES, nodes, num_classes=9)
-    assert raw.nodes.y is not None
-    assert raw.nodes.y.tolist() == [-1, -1, -1]
-    assert raw.nodes.num_classes == 9
+    assert raw.nodes.targets[0].values.tolist() == [-1, -1, -1]
+    assert raw.nodes.targets[0].target.num_outputs == 9
 
 
 def test_read_tables_several_files_count_rows_each(folder: str) -> None:
@@ -287,8 +284,7 @@ def test_read_tables_several_files_count_rows_each(folder: str) -> None:
     ]
     assert isinstance(raw.nodes.x, np.ndarray)
     assert raw.nodes.x.tolist() == [[2.5], [0], [1]]
-    assert raw.nodes.y is not None
-    assert raw.nodes.y.tolist() == [1, 0, -1]
+    assert raw.nodes.targets[0].values.tolist() == [1, 0, -1]
 
 
 @pytest.mark.parametrize("ending", ["csv.gz", "csv.zst", "csv"])

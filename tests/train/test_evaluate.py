@@ -34,7 +34,7 @@ def make_evaluator(graph, mode: str, fan_out: int) -> tuple[DNFormer, Evaluator]
 def test_evaluator_exact_is_cross_entropy_and_accuracy_on_the_split(graph):
     model, evaluator = make_evaluator(graph, "exact", 1)
     nodes = graph.split("val")
-    logits, y = exact_logits(model, graph, Group())[nodes], torch.tensor(graph.store.y[nodes])
+    logits, y = exact_logits(model, graph, Group())[nodes], torch.tensor(graph.y[nodes])
     metrics = evaluator(["val"])["val"]
     assert metrics["loss"] == pytest.approx(F.cross_entropy(logits, y).item(), abs=1e-12)
     assert metrics["accuracy"] == (logits.argmax(1) == y).double().mean().item()
