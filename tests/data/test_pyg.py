@@ -10,6 +10,7 @@ from torch_geometric.edge_index import EdgeIndex
 
 from dnformer.data.clean import Policies, clean
 from dnformer.data.pyg import from_data
+from dnformer.data.table import EdgeColumns, Target
 from dnformer.errors import DataError
 
 EDGES = torch.tensor([[0, 2, 2], [1, 1, 0]])
@@ -40,12 +41,14 @@ def test_from_data_everything_is_read() -> None:
     assert nodes.x.dtype == np.float32
     assert nodes.x.tolist() == [[1, 0], [0.5, 2], [3, 4]]
     assert not np.signbit(nodes.x).any()
-    assert nodes.y is not None
-    assert nodes.y.tolist() == [1, -1, 0]
+    ((target, y),) = nodes.targets
+    assert target == Target(name="label", kind="class", num_outputs=2)
+    assert y.dtype == np.int64
+    assert y.tolist() == [1, -1, 0]
     assert nodes.split is not None
     assert nodes.split.dtype == np.int8
     assert nodes.split.tolist() == [2, 3, 1]
-    assert (nodes.num_nodes, nodes.num_classes, nodes.classes, nodes.ids) == (3, 2, None, None)
+    assert (nodes.num_nodes, nodes.ids, nodes.time) == (3, None, None)
     assert torch.signbit(data.x[0, 1])  # the caller's tensors are left alone
     assert all(torch.equal(data[name], before[name]) for name in data.keys())  # noqa: SIM118
 
@@ -54,8 +57,9 @@ def test_from_data_edges_alone() -> None:
     raw = from_data(Data(edge_index=EDGES.to(torch.int32)))
     assert raw.src.dtype == np.int64
     assert raw.nodes.num_nodes == 3
-    assert raw.nodes.x is raw.nodes.y is raw.nodes.split is None
-    assert raw.nodes.num_classes == 0
+    assert raw.nodes.x is raw.nodes.split is None
+    assert raw.nodes.targets == ()
+    assert raw.edges == EdgeColumns()
 
 
 @pytest.mark.parametrize(
@@ -103,9 +107,76 @@ def test_from_data_any_real_type_is_features(dtype: torch.dtype) -> None:
 
 def test_from_data_column_of_labels_and_num_classes() -> None:
     raw = from_data(Data(edge_index=EDGES, y=torch.tensor([[0], [4], [0]])), num_classes=6)
-    assert raw.nodes.y is not None
-    assert raw.nodes.y.tolist() == [0, 4, 0]
-    assert raw.nodes.num_classes == 6
+    assert raw.nodes.targets[0].values.tolist() == [0, 4, 0]
+    assert raw.nodes.targets[0].target.num_outputs == 6
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.uint8])
+def test_from_data_several_labels_a_node(dtype: torch.dtype) -> None:
+    y = torch.tensor([[1, 0], [0, 0], [1, 1]]).to(dtype)
+    ((target, values),) = from_data(Data(edge_index=EDGES, y=y)).nodes.targets
+    assert target == Target(name="label", kind="multilabel", num_outputs=2)
+    assert values.dtype == np.int8
+    assert values.tolist() == [[1, 0], [0, 0], [1, 1]]
+
+
+def test_from_data_unknown_labels_and_a_bool_per_node() -> None:
+    y = torch.tensor([[1, -1], [-1, -1], [0, 1]])
+    assert from_data(Data(edge_index=EDGES, y=y)).nodes.targets[0].values.tolist() == y.tolist()
+    ((target, values),) = from_data(Data(edge_index=EDGES, y=mask(1))).nodes.targets
+    assert (target.kind, values.tolist()) == ("multilabel", [[0], [1], [0]])
+
+
+@pytest.mark.parametrize(
+    "y", [[0.5, float("nan"), -0.0], [[1.0, 2.0], [float("nan"), 0.0], [3.0, 4.0]]], ids=["1", "2"]
+)
+def test_from_data_numbers_to_predict(y: list[Any]) -> None:
+    ((target, values),) = from_data(Data(edge_index=EDGES, y=torch.tensor(y))).nodes.targets
+    expected = np.array(y, np.float32).reshape(3, -1)
+    assert (target.kind, target.num_outputs) == ("regression", expected.shape[1])
+    assert values.dtype == np.float32
+    assert np.array_equal(values, expected, equal_nan=True)
+    assert not np.signbit(values).any()
+
+
+def test_from_data_edge_columns_and_times() -> None:
+    data = Data(
+        edge_index=EDGES,
+        edge_weight=torch.tensor([1, 2, 3]),
+        edge_attr=torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], dtype=torch.bfloat16),
+        edge_time=torch.tensor([7, 8, 9], dtype=torch.int32),
+        time=torch.tensor([2017, 2018, 2019]),
+    )
+    raw = from_data(data)
+    edges = raw.edges
+    assert edges.weight is not None
+    assert edges.weight.dtype == np.float32
+    assert edges.weight.tolist() == [1, 2, 3]
+    assert edges.attr is not None
+    assert edges.attr.tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert edges.attr_names == ("edge_attr_0", "edge_attr_1")
+    assert edges.time is not None
+    assert edges.time.dtype == np.int64
+    assert edges.time.tolist() == [7, 8, 9]
+    assert raw.nodes.time is not None
+    assert raw.nodes.time.tolist() == [2017, 2018, 2019]
+
+
+def test_from_data_one_attribute_an_edge_and_no_edges() -> None:
+    found = from_data(Data(edge_index=EDGES, edge_attr=torch.tensor([1.0, 2.0, 3.0]))).edges
+    assert found.attr is not None
+    assert found.attr.tolist() == [[1], [2], [3]]
+    data = Data(edge_index=EDGES[:, :0], num_nodes=2, edge_attr=torch.ones(0, 4))
+    empty = from_data(data).edges
+    assert empty.attr is not None
+    assert empty.attr.shape == (0, 4)
+
+
+def test_from_data_time_of_the_length_of_edges_is_theirs() -> None:
+    raw = from_data(Data(edge_index=EDGES, num_nodes=4, time=torch.tensor([3, 1, 2])))
+    assert raw.nodes.time is None
+    assert raw.edges.time is not None
+    assert raw.edges.time.tolist() == [3, 1, 2]
 
 
 def test_from_data_masks_may_be_missing() -> None:
@@ -116,8 +187,8 @@ def test_from_data_masks_may_be_missing() -> None:
 
 def test_from_data_other_attributes_warn(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="dnformer"):
-        from_data(Data(edge_index=EDGES, edge_attr=torch.ones(3, 2), name="mine"))
-    assert caplog.messages == ["Data: edge_attr, name not read"]
+        from_data(Data(edge_index=EDGES, pos=torch.ones(3, 2), name="mine"))
+    assert caplog.messages == ["Data: name, pos not read"]
 
 
 @pytest.mark.parametrize(
@@ -137,8 +208,33 @@ def test_from_data_other_attributes_warn(caplog: pytest.LogCaptureFixture) -> No
             {"x": torch.tensor([[1.0], [float("nan")], [1.0]])},
             r"^Data: node 1: feature 0 is nan; it must be a finite number",
         ),
-        ({"y": torch.ones(3)}, r"^data.y is float32 \[3\]; it must be one class a node, integer"),
-        ({"y": torch.ones(3, 2).long()}, r"^data.y is int64 \[3, 2\]; .*y.argmax\(1\)"),
+        ({"y": torch.ones(3, 0)}, r"^data.y is float32 \[3, 0\]; it must be classes \[num_nodes"),
+        ({"y": torch.ones(3, 2, 2)}, r"^data.y is float32 \[3, 2, 2\]; it must be classes"),
+        (
+            {"y": torch.tensor([[0, 1], [1, 2], [0, 0]])},
+            r"^Data: node 1: y\[1\] is 2; several labels a node are 0, 1, .* y.argmax\(1\)$",
+        ),
+        (
+            {"y": torch.tensor([0.0, float("-inf"), 1.0])},
+            r"^Data: node 1: y\[0\] is -inf; it must be a finite number",
+        ),
+        (
+            {"edge_weight": torch.ones(3, 2)},
+            r"^data.edge_weight is float32 \[3, 2\]; it must be \[num_edges\]$",
+        ),
+        (
+            {"edge_attr": torch.ones(2, 2)},
+            r"^data.edge_attr is float32 \[2, 2\]; it must be dense, \[3\] or \[3, A\]",
+        ),
+        (
+            {"edge_attr": torch.tensor([[1.0], [float("inf")], [1.0]])},
+            r"^edge 1: 2 -> 1: edge_attr\[0\] is inf; it must be a finite number",
+        ),
+        (
+            {"edge_time": torch.ones(3)},
+            r"^data.edge_time is float32 \[3\]; it must be integer \[3\]: whole numbers",
+        ),
+        ({"time": torch.ones(5).long()}, r"^data.time is int64 \[5\]; it must be integer \[3\]"),
         ({"y": torch.tensor([0, -2, 1])}, r"^Data: node 1: label -2 is negative"),
         ({"y": torch.tensor([0, 7, -1])}, r"^Data: node 1: label 7 makes 8 classes, but only 2"),
         (
@@ -176,3 +272,9 @@ def test_from_data_other_class_is_refused(kind: Any) -> None:
     with pytest.raises(DataError, match=message) as caught:
         from_data(kind())
     assert ("to_homogeneous" in str(caught.value)) == (kind is HeteroData)
+
+
+def test_from_data_num_classes_of_numbers_is_refused() -> None:
+    data = Data(edge_index=EDGES, y=torch.ones(3))
+    with pytest.raises(DataError, match=r"^data.y is float32 \[3\], but num_classes is 4; leave"):
+        from_data(data, num_classes=4)
