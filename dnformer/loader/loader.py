@@ -169,7 +169,7 @@ def _block(
 ) -> Data:
     num_nodes = len(drawn.n_id)
     edge_index = EdgeIndex(
-        torch.from_numpy(np.stack([drawn.row, drawn.col])),
+        torch.from_numpy(drawn.edge_index),
         sparse_size=(num_nodes, num_nodes),
         sort_order="col",
     )

@@ -55,6 +55,5 @@ class PygLibSampler:
             True, False, True, False,  # csc, replace, directed, disjoint
             "uniform", True,  # temporal strategy, return edge ids
         )  # fmt: skip
-        return Sample(
-            n_id.numpy(), row.numpy(), col.numpy(), e_id.numpy(), list(num_nodes), list(num_edges)
-        )
+        edge_index = torch.stack([row, col]).numpy()
+        return Sample(n_id.numpy(), edge_index, e_id.numpy(), list(num_nodes), list(num_edges))

@@ -4,25 +4,23 @@ One thread a batch, no state between batches but scratch memory; the result is i
 layout: nodes in order of discovery, edges grouped by destination, counts per hop.
 """
 
-import threading
 from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn, final
+from typing import Any, NamedTuple, NoReturn, Protocol, final
 
-import numba
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
 
-from dnformer.data.counter_rng import GAMMA, below, derive, key_of, mix
+from dnformer.data.counter_rng import key_of
 from dnformer.data.graph import Graph
 from dnformer.errors import BackendError, ConfigError, DataError
+from dnformer.loader import sampler_kernels as kernels
 
 Array = npt.NDArray[Any]
 
-# up to this fan-out a linear scan of the picked positions beats a hash set
-_SCAN = 32
-_EMPTY = -1
+# up to 64 MiB a thread a table has a place for each node; beyond, one for each node of a batch
+_DIRECT_NODES = 2**23
 
 
 class Sample(NamedTuple):
@@ -30,135 +28,107 @@ class Sample(NamedTuple):
 
     Attributes:
         n_id: global node ids in order of discovery, seeds first, int64 `[N]`.
-        row: local source of each edge, int64 `[E]`.
-        col: local destination, int64 `[E]`, ascending.
+        edge_index: local source and destination of each edge, int64 `[2, E]`, contiguous,
+            destinations ascending.
         e_id: global edge ids (positions in the graph's CSC), int64 `[E]`.
         num_sampled_nodes: seeds, then nodes first met in each hop, `[hops + 1]`.
         num_sampled_edges: edges drawn in each hop, `[hops]`.
     """
 
     n_id: Array
-    row: Array
-    col: Array
+    edge_index: Array
     e_id: Array
     num_sampled_nodes: list[int]
     num_sampled_edges: list[int]
 
+    @property
+    def row(self) -> Array:
+        """Local source of each edge, `[E]`."""
+        row: Array = self.edge_index[0]
+        return row
 
-@numba.njit(inline="always")
-def _slot(table, mask, node):  # type: ignore[no-untyped-def]
-    """Where `node` is, or would go, in the open-addressing table of (node, local id) pairs."""
-    p = np.int64((np.uint64(node) * GAMMA) >> np.uint64(32)) & mask
-    while table[p, 0] != node and table[p, 0] != _EMPTY:
-        p = (p + 1) & mask
-    return p
-
-
-@numba.njit(inline="always")
-def _pick_scan(picked, count, degree, stream):  # type: ignore[no-untyped-def]
-    """Floyd's subset of `count` of 0..degree-1 in picked[:count] (Bentley, Floyd, CACM 1987)."""
-    for c in range(count):
-        top = degree - count + c
-        x = below(mix(stream + np.uint64(c) * GAMMA), top + 1)
-        for z in range(c):
-            if picked[z] == x:
-                x = top
-                break
-        picked[c] = x
+    @property
+    def col(self) -> Array:
+        """Local destination of each edge, `[E]`."""
+        col: Array = self.edge_index[1]
+        return col
 
 
-@numba.njit
-def _pick_hash(picked, count, degree, stream):  # type: ignore[no-untyped-def]
-    """The same subset in time linear in `count`."""
-    capacity = np.int64(4)
-    while capacity < 2 * count:
-        capacity *= 2
-    mask = capacity - 1
-    seen = np.full((capacity, 1), _EMPTY, np.int64)
-    for c in range(count):
-        top = degree - count + c
-        x = below(mix(stream + np.uint64(c) * GAMMA), top + 1)
-        p = _slot(seen, mask, x)
-        if seen[p, 0] == x:
-            x = top
-            p = _slot(seen, mask, x)
-        seen[p, 0] = x
-        picked[c] = x
+class _Table(Protocol):
+    """Which local id a node has in this batch."""
+
+    def start(self, n_id: Array, n: int) -> int:
+        """A new batch with the nodes n_id[:n]; the place of one that stands twice, or -1."""
+
+    def relabel(self, rows: Array, edges: tuple[Any, ...], n_id: Array, n: int) -> int:
+        """Local ids of the edges' sources; new nodes go to `n_id`. Gives their number."""
 
 
-@numba.njit(nogil=True, cache=True)
-def _hop_bound(colptr, n_id, begin, end, fan_out):  # type: ignore[no-untyped-def]
-    """Edges that a hop from n_id[begin:end] will draw, and the most of one node."""
-    total, most = np.int64(0), np.int64(0)
-    for i in range(begin, end):
-        degree = colptr[n_id[i] + 1] - colptr[n_id[i]]
-        count = degree if fan_out < 0 else min(degree, fan_out)
-        total += count
-        most = max(most, count)
-    return total, most
+@final
+class _DirectTable:
+    """A place for each node of the graph: the fastest, O(N) memory, cleared only once."""
+
+    def __init__(self, num_nodes: int) -> None:
+        self._table, self._stamp = np.zeros(num_nodes, np.int64), 0
+
+    def start(self, n_id: Array, n: int) -> int:
+        self._stamp += 1 << 32
+        return int(kernels.seed_direct(self._table, self._stamp, n_id, n))
+
+    def relabel(self, rows: Array, edges: tuple[Any, ...], n_id: Array, n: int) -> int:
+        return int(kernels.relabel_direct(rows, edges, (n_id, n), self._table, self._stamp))
 
 
-@numba.njit(nogil=True, cache=True)
-def _rehash(table, n_id, n):  # type: ignore[no-untyped-def]
-    mask = table.shape[0] - 1
-    for i in range(n):
-        p = _slot(table, mask, n_id[i])
-        if table[p, 0] != _EMPTY:
-            return i
-        table[p, 0], table[p, 1] = n_id[i], i
-    return -1
+@final
+class _HashTable:
+    """Two places for each node of a batch, whatever the graph's size."""
 
+    def __init__(self, dtype: Any) -> None:
+        self._memory = _Growing(dtype)
+        self._table = self._memory.room(0)
 
-@numba.njit(nogil=True, cache=True)
-def _hop(graph, draw, frontier, nodes, edges, picked):  # type: ignore[no-untyped-def]
-    """Draws one hop from n_id[begin:end]; returns the new number of nodes and edges."""
-    colptr, rows = graph
-    fan_out, key = draw
-    begin, end, n = frontier
-    table, n_id = nodes
-    row, col, e_id, e = edges
-    mask = table.shape[0] - 1
-    for i in range(begin, end):
-        node = n_id[i]
-        first = colptr[node]
-        degree = colptr[node + 1] - first
-        count = degree
-        if 0 <= fan_out < degree:
-            count = fan_out
-            stream = derive(key, np.uint64(node))
-            if count <= _SCAN:
-                _pick_scan(picked, count, degree, stream)
-            else:
-                _pick_hash(picked, count, degree, stream)
-        for c in range(count):
-            position = first + (picked[c] if count < degree else c)
-            source = np.int64(rows[position])
-            p = _slot(table, mask, source)
-            if table[p, 0] == _EMPTY:
-                table[p, 0], table[p, 1] = source, n
-                n_id[n] = source
-                n += 1
-            row[e], col[e], e_id[e] = table[p, 1], i, position
-            e += 1
-    return n, e
-
-
-class _Scratch(threading.local):
-    """A hash table for each thread, kept between batches."""
-
-    def __init__(self) -> None:
-        self._table = np.empty((1024, 2), np.int64)
-
-    def cleared(self, num_nodes: int) -> Array:
-        """An empty table that `num_nodes` nodes fill by half at most."""
+    def start(self, n_id: Array, n: int) -> int:
         capacity = 1024
-        while capacity < 2 * num_nodes:
+        while capacity < 2 * n:
             capacity *= 2
-        if len(self._table) < capacity:
-            self._table = np.empty((capacity, 2), np.int64)
-        table = self._table[:capacity]
-        table[:, 0] = _EMPTY
-        return table
+        self._table = self._memory.room(capacity)[:capacity]
+        return int(kernels.seed_hash(self._table, n_id, n))
+
+    def relabel(self, rows: Array, edges: tuple[Any, ...], n_id: Array, n: int) -> int:
+        *_, e, stop = edges
+        if len(self._table) < 2 * (n + stop - e):
+            capacity = 2 * len(self._table)
+            while capacity < 2 * (n + stop - e):
+                capacity *= 2
+            self._table = self._memory.room(capacity)[:capacity]
+            kernels.seed_hash(self._table, n_id, n)
+        return int(kernels.relabel_hash(rows, edges, (n_id, n), self._table))
+
+
+@final
+class _Growing:
+    """An array that grows; what is in it may be kept."""
+
+    def __init__(self, dtype: Any) -> None:
+        self._array = np.empty(0, dtype)
+
+    def room(self, size: int, *, keep: int = 0) -> Array:
+        """The array with `size` numbers or more, of which the first `keep` are as they were."""
+        if len(self._array) < size:
+            array = np.empty(size + size // 4, self._array.dtype)
+            array[:keep] = self._array[:keep]
+            self._array = array
+        return self._array
+
+
+@final
+class _Scratch:
+    """What a batch is made in, kept for the next one; one thread has it at a time."""
+
+    def __init__(self, dtype: Any, table: _Table) -> None:
+        self.table = table
+        self.first, self.degree = _Growing(np.int64), _Growing(np.int64)
+        self.n_id, self.row, self.e_id, self.counts = (_Growing(dtype) for _ in range(4))
 
 
 @final
@@ -176,8 +146,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
             raise ConfigError(f"num_neighbors {list(num_neighbors)}: fan-outs are -1 or more")
         self.num_neighbors = list(num_neighbors)
         self.num_nodes, self.seed, self.epoch = graph.num_nodes, seed, 0
-        self._graph = (graph.store.colptr, graph.store.row)
-        self._scratch = _Scratch()
+        self._colptr, self._rows = graph.store.colptr, graph.store.row
+        self._free: list[_Scratch] = []
 
     def sample(self, seeds: Array, key: int) -> Sample:
         """The neighbourhood of distinct `seeds`, int64 `[S]`, drawn under a 64-bit `key`.
@@ -186,30 +156,43 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
             DataError: a seed is no node, or stands twice.
         """
         self._check(seeds)
-        n_id, n = np.ascontiguousarray(seeds, dtype=np.int64), len(seeds)
-        table = self._scratch.cleared(2 * n)
-        twice = _rehash(table, n_id, n)
+        try:
+            scratch = self._free.pop()
+        except IndexError:
+            scratch = self._new_scratch()
+        try:
+            return self._draw(scratch, seeds, key)
+        finally:
+            self._free.append(scratch)
+
+    def _new_scratch(self) -> _Scratch:
+        narrow = self._rows.dtype == np.int32 and len(self._rows) < 2**31
+        dtype = np.int32 if narrow else np.int64
+        direct = self.num_nodes <= _DIRECT_NODES
+        return _Scratch(dtype, _DirectTable(self.num_nodes) if direct else _HashTable(dtype))
+
+    def _draw(self, scratch: _Scratch, seeds: Array, key: int) -> Sample:
+        begin, n, e = 0, len(seeds), 0
+        n_id, row, counts = scratch.n_id.room(n), scratch.row.room(0), scratch.counts.room(0)
+        n_id[:n] = seeds
+        twice = scratch.table.start(n_id, n)
         if twice >= 0:
             raise DataError(
                 f"seed node {n_id[twice]} stands twice in one batch; seeds are distinct"
             )
-        row, col, e_id = (np.empty(0, np.int64) for _ in range(3))
-        num_nodes, num_edges, begin, e = [n], [], 0, 0
+        num_nodes, num_edges = [n], []
         for hop, fan_out in enumerate(self.num_neighbors):
-            total, most = _hop_bound(self._graph[0], n_id, begin, n, fan_out)
-            n_id = _grown(n_id[:n], min(n + total, self.num_nodes))
-            row, col, e_id = (_grown(array, e + total) for array in (row, col, e_id))
-            if len(table) < 2 * len(n_id):
-                table = self._scratch.cleared(len(n_id))
-                _rehash(table, n_id, n)
-            end, e = _hop(
-                self._graph, (fan_out, np.uint64(key_of(key, "train", hop))), (begin, n, n),
-                (table, n_id), (row, col, e_id, e), np.empty(most, np.int64),
-            )  # fmt: skip
-            begin, n = n, end
+            frontier = (scratch.first.room(n), scratch.degree.room(n), n_id, begin, n)
+            most = kernels.degrees(self._colptr, n_id, frontier, fan_out)
+            e_id, counts = scratch.e_id.room(e + most, keep=e), scratch.counts.room(n, keep=begin)
+            hop_key = np.uint64(key_of(key, "train", hop))
+            stop = kernels.draw_uniform(frontier, fan_out, hop_key, (e_id, counts, e))
+            n_id, row = scratch.n_id.room(n + stop - e, keep=n), scratch.row.room(stop, keep=e)
+            begin, n = n, scratch.table.relabel(self._rows, (e_id, row, e, stop), n_id, n)
             num_nodes.append(n - begin)
-            num_edges.append(total)
-        return Sample(n_id[:n], row, col, e_id, num_nodes, num_edges)
+            num_edges.append(stop - e)
+            e = stop
+        return _emit(scratch, num_nodes, num_edges)
 
     def _check(self, seeds: Array) -> None:
         wrong = seeds[(seeds < 0) | (seeds >= self.num_nodes)]
@@ -225,12 +208,11 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         for value in input_id.tolist():
             hashed = key_of(hashed, "train", value)
         drawn = self.sample(index.node.numpy(), key_of(self.seed, "train", self.epoch, hashed))
-        n_id, row, col, e_id = (torch.from_numpy(array) for array in drawn[:4])
         return SamplerOutput(
-            node=n_id,
-            row=row,
-            col=col,
-            edge=e_id,
+            node=torch.from_numpy(drawn.n_id),
+            row=torch.from_numpy(drawn.row),
+            col=torch.from_numpy(drawn.col),
+            edge=torch.from_numpy(drawn.e_id),
             num_sampled_nodes=drawn.num_sampled_nodes,
             num_sampled_edges=drawn.num_sampled_edges,
             metadata=(index.input_id, None),
@@ -241,7 +223,12 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         raise BackendError("sampling from edges (link prediction) is not supported; use nodes")
 
 
-def _grown(array: Array, size: int) -> Array:
-    result = np.empty(size, array.dtype)
-    result[: len(array)] = array
-    return result
+def _emit(scratch: _Scratch, num_nodes: list[int], num_edges: list[int]) -> Sample:
+    n, e, num_targets = sum(num_nodes), sum(num_edges), sum(num_nodes[:-1])
+    n_id, edge_index, e_id = (np.empty(shape, np.int64) for shape in ((n,), (2, e), (e,)))
+    kernels.emit(
+        (scratch.n_id.room(n), scratch.row.room(e), scratch.e_id.room(e)),
+        scratch.counts.room(num_targets)[:num_targets],
+        (n_id, edge_index, e_id),
+    )
+    return Sample(n_id, edge_index, e_id, num_nodes, num_edges)

@@ -3,6 +3,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,14 @@ from dnformer.data.counter_rng import key_of
 from dnformer.data.graph import Graph
 from dnformer.data.store import Store
 from dnformer.errors import BackendError, ConfigError, DataError
-from dnformer.loader.sampler import NeighborSampler, Sample, _pick_hash, _pick_scan
+from dnformer.loader.sampler import (
+    _DIRECT_NODES,
+    NeighborSampler,
+    Sample,
+    _DirectTable,
+    _HashTable,
+)
+from dnformer.loader.sampler_kernels import _pick_bits, _pick_hash, _pick_scan
 
 Pairs = list[tuple[int, int]]
 # 0 has four neighbours, one of them twice and itself; 6 is isolated; 5 only points elsewhere
@@ -34,8 +42,7 @@ def structure(edges: Pairs, num_nodes: int) -> Any:
     pairs = np.array(sorted(edges, key=lambda edge: edge[::-1]), dtype=np.int64).reshape(-1, 2)
     colptr = np.searchsorted(pairs[:, 1], np.arange(num_nodes + 1))
     row = pairs[:, 0].astype(np.int32)
-    y = np.zeros(num_nodes, dtype=np.int64)
-    return SimpleNamespace(num_nodes=num_nodes, store=Store(colptr=colptr, row=row, y=y))
+    return SimpleNamespace(num_nodes=num_nodes, store=Store(colptr=colptr, row=row))
 
 
 def star(degree: int) -> Any:
@@ -60,13 +67,13 @@ def brute_force(graph: Any, seeds: Sequence[int], num_hops: int) -> Sample:
         num_edges.append(len(edges) - before)
         begin = end
     row, col, e_id = np.array(edges, dtype=np.int64).reshape(-1, 3).T
-    return Sample(np.array(n_id), row, col, e_id, num_nodes, num_edges)
+    return Sample(np.array(n_id), np.stack([row, col]), e_id, num_nodes, num_edges)
 
 
 def assert_equal(found: Sample, expected: Sample) -> None:
     for name, a, b in zip(Sample._fields, found, expected, strict=True):
         assert np.array_equal(a, b), name
-    assert {str(array.dtype) for array in found[:4]} == {"int64"}
+    assert {str(array.dtype) for array in found[:3]} == {"int64"}
 
 
 @st.composite
@@ -101,7 +108,8 @@ def test_sample_holds_what_it_promises(
     graph: Any, data: st.DataObject, fan_outs: list[int], key: int
 ) -> None:
     seeds = some_nodes(data, graph)
-    n_id, row, col, e_id, num_nodes, num_edges = NeighborSampler(graph, fan_outs).sample(seeds, key)
+    sample = NeighborSampler(graph, fan_outs).sample(seeds, key)
+    n_id, (row, col), e_id, num_nodes, num_edges = sample
     # the nodes: seeds first, each once, counted per hop
     assert n_id[: len(seeds)].tolist() == seeds.tolist()
     assert len(set(n_id.tolist())) == len(n_id) == sum(num_nodes)
@@ -136,8 +144,7 @@ def test_sample_fewer_hops_are_a_prefix(graph: Any, data: st.DataObject, key: in
     num_nodes, num_edges = sum(short.num_sampled_nodes), sum(short.num_sampled_edges)
     cut = Sample(
         long.n_id[:num_nodes],
-        long.row[:num_edges],
-        long.col[:num_edges],
+        long.edge_index[:, :num_edges],
         long.e_id[:num_edges],
         long.num_sampled_nodes[:-1],
         long.num_sampled_edges[:-1],
@@ -240,16 +247,68 @@ def test_sample_draws_of_successive_keys_are_independent() -> None:
     assert stats.chi2_contingency(table).pvalue > 0.001
 
 
-@given(count=st.integers(0, 70), more=st.integers(1, 100), stream=st.integers(0, 2**64 - 1))
-def test_pick_hash_picks_what_pick_scan_picks(count: int, more: int, stream: int) -> None:
-    scanned, hashed = np.zeros((2, count), dtype=np.int64)
-    _pick_scan(scanned, count, count + more, np.uint64(stream))
-    _pick_hash(hashed, count, count + more, np.uint64(stream))
-    assert scanned.tolist() == hashed.tolist()
-    assert len(set(scanned.tolist())) == count
+@given(
+    first=st.integers(0, 9),
+    count=st.integers(0, 70),
+    more=st.integers(1, 100),
+    stream=st.integers(0, 2**64 - 1),
+)
+def test_pickers_pick_the_same_subset(first: int, count: int, more: int, stream: int) -> None:
+    degree, found = count + more, []
+    for pick in (_pick_scan, _pick_hash, *([_pick_bits] if degree <= 64 else [])):
+        picked = np.full(count + 5, -1)
+        pick(picked, 3, first, count, degree, np.uint64(stream))
+        assert picked[:3].tolist() == [-1] * 3
+        assert picked[3 + count :].tolist() == [-1] * 2
+        found.append(picked[3 : 3 + count].tolist())
+    assert all(picked == found[0] for picked in found)
+    assert len(set(found[0])) == count
+    assert set(found[0]) <= set(range(first, first + degree))
 
 
-def test_sample_large_batch_grows_its_table() -> None:
+@given(data=st.data(), num_nodes=st.integers(1, 3000))
+def test_tables_give_the_same_local_ids(data: st.DataObject, num_nodes: int) -> None:
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    tables = (_DirectTable(num_nodes), _HashTable(np.int32))
+    for _ in range(3):  # the same tables for all batches
+        seeds = rng.permutation(num_nodes)[: data.draw(st.integers(0, num_nodes))]
+        num_edges = data.draw(st.integers(0, 5000))
+        rows = rng.integers(0, num_nodes, num_edges).astype(np.int32)
+        e_id = rng.permutation(num_edges)
+        found = []
+        for table in tables:
+            n_id, row = np.full(len(seeds) + num_edges, -1), np.full(num_edges, -1)
+            n_id[: len(seeds)] = seeds
+            assert table.start(n_id, len(seeds)) == -1
+            n = table.relabel(rows, (e_id, row, 0, num_edges), n_id, len(seeds))
+            assert n_id[:n][row].tolist() == rows[e_id].tolist()
+            assert n_id[:n].tolist() == list(dict.fromkeys([*seeds, *rows[e_id]]))
+            found.append((n, n_id.tolist(), row.tolist()))
+        assert found[0] == found[1]
+
+
+def test_sample_is_the_same_on_a_graph_too_large_for_a_direct_table() -> None:
+    edges = [tuple(edge) for edge in np.random.default_rng(0).integers(0, 500, (5000, 2)).tolist()]
+    small, large = structure(edges, 500), structure(edges, 500)
+    large.num_nodes = _DIRECT_NODES + 1
+    for key in range(3):
+        seeds = np.random.default_rng(key).permutation(500)[:50]
+        expected = NeighborSampler(small, [5, -1]).sample(seeds, key)
+        assert_equal(NeighborSampler(large, [5, -1]).sample(seeds, key), expected)
+    with pytest.raises(DataError, match="seed node 3 stands twice"):
+        NeighborSampler(large, [5]).sample(np.array([3, 4, 3]), 0)
+
+
+def test_sample_of_wide_ids_is_the_same() -> None:
+    wide, narrow = (structure(EDGES, NUM_NODES) for _ in range(2))
+    wide.store = replace(wide.store, row=wide.store.row.astype(np.int64))
+    for key in range(10):
+        seeds = np.array([0, 4])
+        expected = NeighborSampler(narrow, [2, 1]).sample(seeds, key)
+        assert_equal(NeighborSampler(wide, [2, 1]).sample(seeds, key), expected)
+
+
+def test_sample_large_batch_after_a_small_one() -> None:
     num_nodes = 5000
     ring = structure([((node + 1) % num_nodes, node) for node in range(num_nodes)], num_nodes)
     sampler = NeighborSampler(ring, [-1, -1])
@@ -260,6 +319,14 @@ def test_sample_large_batch_grows_its_table() -> None:
     assert sample.n_id[2500:].tolist() == (seeds + 1).tolist()
     # and is small again for the next one
     assert_equal(sampler.sample(np.array([3]), 0), brute_force(ring, [3], 2))
+
+
+def test_sample_after_an_error_is_the_same() -> None:
+    sampler, seeds = NeighborSampler(star(20), [5]), np.array([0, 3])
+    expected = sampler.sample(seeds, 7)
+    with pytest.raises(DataError, match="stands twice"):
+        sampler.sample(np.array([3, 0, 3]), 7)
+    assert_equal(sampler.sample(seeds, 7), expected)
 
 
 def test_sample_from_many_threads_is_the_same() -> None:
@@ -277,7 +344,7 @@ def test_sample_from_many_threads_is_the_same() -> None:
 
 def test_sample_without_seeds_is_empty() -> None:
     sample = NeighborSampler(star(3), [2, 2]).sample(np.array([], dtype=np.int64), 0)
-    assert [len(array) for array in sample[:4]] == [0, 0, 0, 0]
+    assert [len(array) for array in (sample.n_id, *sample.edge_index, sample.e_id)] == [0] * 4
     assert (sample.num_sampled_nodes, sample.num_sampled_edges) == ([0, 0, 0], [0, 0])
 
 
@@ -324,7 +391,7 @@ def as_data(graph: Graph) -> Data:
     col = np.repeat(np.arange(graph.num_nodes), np.diff(graph.store.colptr))
     return Data(
         x=torch.from_numpy(graph.store.x.copy()),
-        y=torch.from_numpy(graph.store.y.copy()),
+        y=torch.from_numpy(graph.store.targets[0].copy()),
         edge_index=torch.from_numpy(np.stack([graph.store.row.astype(np.int64), col])),
         edge_attr=torch.arange(graph.num_edges),
     )
