@@ -30,7 +30,7 @@ def test_ingest_tables_counts_what_the_policies_did(tmp_path):
     assert (manifest.num_nodes, manifest.num_edges) == (3, 3)
     assert manifest.classes == ["x", "y"]
     assert manifest.policies == {
-        "direction": "directed", "duplicates": "drop", "self_loops": "keep",
+        "direction": "directed", "duplicates": "drop", "self_loops": "keep", "dangling": "error",
     }  # fmt: skip
     assert manifest.counts["duplicates_dropped"] == 1
     assert manifest.counts["self_loops"] == 1
