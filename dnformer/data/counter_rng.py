@@ -14,7 +14,7 @@ _S30, _S27, _S31, _S32 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(
 _LOW = np.uint64(0xFFFFFFFF)
 _MASK = (1 << 64) - 1
 
-STREAMS = {"train": 0, "val": 1, "predict": 2, "order": 3, "split": 4}
+STREAMS = {"train": 0, "val": 1, "predict": 2, "order": 3, "split": 4, "synthetic": 5}
 
 
 @numba.njit(inline="always")

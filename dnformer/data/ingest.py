@@ -9,7 +9,8 @@ from dnformer.data.cache import write_cache
 from dnformer.data.clean import Policies, clean
 from dnformer.data.manifest import Manifest
 from dnformer.data.raw import RAW_POLICIES, RawSource, read_raw
-from dnformer.data.synthetic import SyntheticSource, sbm
+from dnformer.data.stream import in_memory
+from dnformer.data.synthetic import SyntheticSource, open_synthetic
 from dnformer.data.table import RawGraph
 from dnformer.data.tables import TableSource, read_tables
 
@@ -84,8 +85,7 @@ def _read(source: Source) -> tuple[RawGraph, Policies, str]:
         case RawSource():
             return read_raw(source), RAW_POLICIES, f"pyg:{source.name}"
         case SyntheticSource():
-            name = f"synthetic:{source.kind} nodes={source.nodes} seed={source.seed}"
-            return sbm(source), Policies(), name
+            return in_memory(open_synthetic(source)), Policies(), source.name
         case TableSource():
             return read_tables(source), Policies(), f"table:{source.edges}"
     # the one source that needs torch, which takes seconds to import
