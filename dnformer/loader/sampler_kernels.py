@@ -30,17 +30,27 @@ _S32 = np.uint64(32)
 
 
 @numba.njit(nogil=True, cache=True)
-def degrees(colptr, n_id, frontier, fan_out):  # type: ignore[no-untyped-def]
-    """Fills in the frontier; gives the most edges that it can draw, -1 meaning all of a node."""
+def degrees(colptr, n_id, frontier):  # type: ignore[no-untyped-def]
+    """Fills in the frontier's first and degree."""
     first, degree, _, begin, end = frontier
-    total = np.int64(0)
     for i in range(begin, end):
         if i + _NODES_AHEAD < end:
             prefetch(colptr, np.int64(n_id[i + _NODES_AHEAD]))
         node = n_id[i]
         first[i] = colptr[node]
         degree[i] = colptr[node + 1] - colptr[node]
-        total += degree[i] if fan_out < 0 else min(degree[i], fan_out)
+
+
+@numba.njit(nogil=True, cache=True)
+def most_edges(frontier, fan_out, replace):  # type: ignore[no-untyped-def]
+    """The most edges that are drawn from the frontier; fan-out -1 takes all of a node."""
+    _, degree, _, begin, end = frontier
+    total = np.int64(0)
+    for i in range(begin, end):
+        if fan_out < 0 or (degree[i] < fan_out and not replace):
+            total += degree[i]
+        elif degree[i] > 0:
+            total += fan_out
     return total
 
 
@@ -142,10 +152,11 @@ def seed_direct(table, stamp, n_id, n):  # type: ignore[no-untyped-def]
 def relabel_direct(rows, edges, nodes, table, stamp):  # type: ignore[no-untyped-def]
     """Local ids of the sources of e_id[e:stop] to `row`, new ones to `n_id`; gives the new `n`.
 
+    `edges` is (e_id, row, counts, e, stop), `nodes` (n_id, n).
     `table[node]` is stamp | local id, or less than `stamp` where this batch hasn't met the node:
     a new batch takes a higher stamp, and nothing is cleared.
     """
-    e_id, row, e, stop = edges
+    e_id, row, _, e, stop = edges
     n_id, n = nodes
     for block in range(e, stop, _BLOCK):
         end = min(block + _BLOCK, stop)
@@ -184,7 +195,7 @@ def seed_hash(table, n_id, n):  # type: ignore[no-untyped-def]
 @numba.njit(nogil=True, cache=True)
 def relabel_hash(rows, edges, nodes, table):  # type: ignore[no-untyped-def]
     """The same with an open-addressing table of local ids + 1, 0 where it is empty."""
-    e_id, row, e, stop = edges
+    e_id, row, _, e, stop = edges
     n_id, n = nodes
     mask = table.shape[0] - 1
     for block in range(e, stop, _BLOCK):

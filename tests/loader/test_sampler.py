@@ -1,10 +1,9 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,72 +19,20 @@ from torch_geometric.sampler import NodeSamplerInput
 
 from dnformer.data.counter_rng import key_of
 from dnformer.data.graph import Graph
-from dnformer.data.store import Store
 from dnformer.errors import BackendError, ConfigError, DataError
 from dnformer.loader.sampler import (
     _DIRECT_NODES,
     NeighborSampler,
     Sample,
-    _DirectTable,
-    _HashTable,
 )
 from dnformer.loader.sampler_kernels import _pick_bits, _pick_hash, _pick_scan
+from dnformer.loader.scratch import DirectTable, HashTable
 
-Pairs = list[tuple[int, int]]
+from .helpers import assert_equal, brute_force, drawn, epochs, graphs, some_nodes, star, structure
+
 # 0 has four neighbours, one of them twice and itself; 6 is isolated; 5 only points elsewhere
 EDGES = [(0, 0), (1, 0), (1, 0), (2, 0), (3, 1), (0, 1), (4, 2), (5, 3), (2, 4)]
 NUM_NODES = 7
-
-
-def structure(edges: Pairs, num_nodes: int) -> Any:
-    """What a sampler reads of a graph."""
-    pairs = np.array(sorted(edges, key=lambda edge: edge[::-1]), dtype=np.int64).reshape(-1, 2)
-    colptr = np.searchsorted(pairs[:, 1], np.arange(num_nodes + 1))
-    row = pairs[:, 0].astype(np.int32)
-    return SimpleNamespace(num_nodes=num_nodes, store=Store(colptr=colptr, row=row))
-
-
-def star(degree: int) -> Any:
-    """Node 0 with the neighbours 1 to `degree`."""
-    return structure([(source, 0) for source in range(1, degree + 1)], degree + 1)
-
-
-def brute_force(graph: Any, seeds: Sequence[int], num_hops: int) -> Sample:
-    """Every neighbour, by the definition."""
-    colptr, rows = graph.store.colptr, graph.store.row
-    n_id, edges, num_nodes, num_edges = list(seeds), [], [len(seeds)], []
-    begin = 0
-    for _ in range(num_hops):
-        end, before = len(n_id), len(edges)
-        for col in range(begin, end):
-            for position in range(colptr[n_id[col]], colptr[n_id[col] + 1]):
-                source = int(rows[position])
-                if source not in n_id:
-                    n_id.append(source)
-                edges.append((n_id.index(source), col, position))
-        num_nodes.append(len(n_id) - end)
-        num_edges.append(len(edges) - before)
-        begin = end
-    row, col, e_id = np.array(edges, dtype=np.int64).reshape(-1, 3).T
-    return Sample(np.array(n_id), np.stack([row, col]), e_id, num_nodes, num_edges)
-
-
-def assert_equal(found: Sample, expected: Sample) -> None:
-    for name, a, b in zip(Sample._fields, found, expected, strict=True):
-        assert np.array_equal(a, b), name
-    assert {str(array.dtype) for array in found[:3]} == {"int64"}
-
-
-@st.composite
-def graphs(draw: st.DrawFn) -> Any:
-    num_nodes = draw(st.integers(1, 8))
-    node = st.integers(0, num_nodes - 1)
-    return structure(draw(st.lists(st.tuples(node, node), max_size=25)), num_nodes)
-
-
-def some_nodes(data: st.DataObject, graph: Any) -> np.ndarray:
-    node = st.integers(0, graph.num_nodes - 1)
-    return np.array(data.draw(st.lists(node, unique=True), label="seeds"), dtype=np.int64)
 
 
 @given(graph=graphs(), data=st.data(), num_hops=st.integers(1, 3), key=st.integers(0, 2**64 - 1))
@@ -109,7 +56,7 @@ def test_sample_holds_what_it_promises(
 ) -> None:
     seeds = some_nodes(data, graph)
     sample = NeighborSampler(graph, fan_outs).sample(seeds, key)
-    n_id, (row, col), e_id, num_nodes, num_edges = sample
+    n_id, (row, col), e_id, num_nodes, num_edges, _ = sample
     # the nodes: seeds first, each once, counted per hop
     assert n_id[: len(seeds)].tolist() == seeds.tolist()
     assert len(set(n_id.tolist())) == len(n_id) == sum(num_nodes)
@@ -152,12 +99,6 @@ def test_sample_fewer_hops_are_a_prefix(graph: Any, data: st.DataObject, key: in
     assert_equal(short, cut)
 
 
-def drawn(sample: Sample, node: int) -> list[int]:
-    """Edges drawn for a node, in order."""
-    local = sample.n_id.tolist().index(node)
-    return sample.e_id[sample.col == local].tolist()
-
-
 def test_sample_draws_of_a_node_do_not_depend_on_the_other_seeds() -> None:
     graph = structure([(source, node) for node in range(4) for source in range(8)], 8)
     sampler = NeighborSampler(graph, [3])
@@ -193,13 +134,6 @@ def test_sample_hops_draw_independently() -> None:
     )
     # Binomial(800, 1/8): mean 100, deviation 9.4
     assert 65 <= same <= 135
-
-
-def epochs(graph: Any, fan_out: int, num_epochs: int) -> list[list[int]]:
-    """Edges of node 0 in each epoch, by the loader's keys."""
-    sampler = NeighborSampler(graph, [fan_out])
-    keys = (key_of(0, "train", epoch, 0) for epoch in range(num_epochs))
-    return [drawn(sampler.sample(np.array([0]), key), 0) for key in keys]
 
 
 @pytest.mark.parametrize(
@@ -269,18 +203,20 @@ def test_pickers_pick_the_same_subset(first: int, count: int, more: int, stream:
 @given(data=st.data(), num_nodes=st.integers(1, 3000))
 def test_tables_give_the_same_local_ids(data: st.DataObject, num_nodes: int) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    tables = (_DirectTable(num_nodes), _HashTable(np.int32))
+    tables = (DirectTable(num_nodes), HashTable(np.int32))
     for _ in range(3):  # the same tables for all batches
         seeds = rng.permutation(num_nodes)[: data.draw(st.integers(0, num_nodes))]
         num_edges = data.draw(st.integers(0, 5000))
         rows = rng.integers(0, num_nodes, num_edges).astype(np.int32)
         e_id = rng.permutation(num_edges)
+        none = np.empty(0, np.int64)  # neither table reads the frontier
+        frontier = (none, none, none, 0, len(seeds))
         found = []
         for table in tables:
             n_id, row = np.full(len(seeds) + num_edges, -1), np.full(num_edges, -1)
             n_id[: len(seeds)] = seeds
             assert table.start(n_id, len(seeds)) == -1
-            n = table.relabel(rows, (e_id, row, 0, num_edges), n_id, len(seeds))
+            n = table.relabel(rows, (e_id, row, none, 0, num_edges), frontier, n_id, len(seeds))
             assert n_id[:n][row].tolist() == rows[e_id].tolist()
             assert n_id[:n].tolist() == list(dict.fromkeys([*seeds, *rows[e_id]]))
             found.append((n, n_id.tolist(), row.tolist()))
@@ -448,9 +384,9 @@ def test_sample_from_nodes_trains_a_pyg_model(opened: Graph) -> None:
     assert sum(losses[-2:]) < sum(losses[:2])
 
 
-def test_sample_from_nodes_with_times_is_refused() -> None:
+def test_sample_from_nodes_with_times_needs_temporal() -> None:
     given_time = NodeSamplerInput(input_id=None, node=torch.tensor([0]), time=torch.tensor([1]))
-    with pytest.raises(BackendError, match="temporal sampling"):
+    with pytest.raises(ConfigError, match="seeds have times, but sampling is not temporal"):
         NeighborSampler(star(3), [2]).sample_from_nodes(given_time)
 
 
