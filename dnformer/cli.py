@@ -370,8 +370,16 @@ def _line(record: dict[str, Any], total: int) -> str:
     where = ", ".join(f"{name} {seconds:.2f}" for name, seconds in stages[:4])
     return (
         f"epoch {record['epoch'] + 1}/{total}  {_scores(record)}  "
-        f"{record['seconds']:.2f} s ({where})"
+        f"{record['seconds']:.2f} s ({where}){_cache(record)}"
     )
+
+
+def _cache(record: dict[str, Any]) -> str:
+    """What the hot rows saved; nothing without any."""
+    if not record["cache_hit_rate"]:
+        return ""
+    read = record["feature_bytes_read"] / 2**20
+    return f"  hot {100 * record['cache_hit_rate']:.1f} %, {read:,.0f} MiB read"
 
 
 if __name__ == "__main__":

@@ -228,12 +228,33 @@ class CheckpointConfig(Section):
 
 
 class CacheConfig(Section):
-    """The node-local store."""
+    """The node-local store, and what of its features is kept in memory."""
 
     dir: str | None = Field(
         None,
         description="folder on this host; null: the user's cache folder",
         json_schema_extra=RUNTIME,
+    )
+    hot_bytes: int = Field(
+        0,
+        ge=0,
+        description="host memory of each worker for the feature rows that are met most, in bytes",
+        json_schema_extra=RUNTIME,
+    )
+    hot_gpu_bytes: int = Field(
+        0,
+        ge=0,
+        description="GPU memory for those that are met even more, in bytes",
+        json_schema_extra=RUNTIME,
+    )
+    reads: Literal["auto", "mmap", "direct"] = Field(
+        "auto",
+        description="how other rows are read: through the page cache or past it; auto: past it "
+        "where the features do not fit in the memory that the process may use",
+        json_schema_extra=RUNTIME,
+    )
+    readers: int = Field(
+        16, ge=1, description="direct reads in flight at most", json_schema_extra=RUNTIME
     )
 
 

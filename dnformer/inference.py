@@ -14,6 +14,7 @@ from torch import Tensor
 from dnformer.data.graph import Graph
 from dnformer.group import Group
 from dnformer.loader.features import FeatureGather
+from dnformer.loader.source import DenseSource
 from dnformer.nn import Block, DNFormer
 from dnformer.ops import Topology
 
@@ -30,16 +31,22 @@ _LIMITS = RangeLimits()
 
 @torch.no_grad()
 def exact_logits(
-    model: DNFormer, graph: Graph, group: Group, limits: RangeLimits = _LIMITS
+    model: DNFormer,
+    graph: Graph,
+    group: Group,
+    limits: RangeLimits = _LIMITS,
+    source: DenseSource | None = None,
 ) -> Tensor:
     """Outputs `[N, K]` on the CPU, equal on all ranks; the ranges are shared out among them.
 
+    Dense features come from `source`, or straight from the store, past the page cache where they
+    do not fit in memory.
     The model's mode (train or eval) is put back as it was.
     """
     training = model.training
     model.eval()
     try:
-        h = _embed(model, graph, group, limits.rows)
+        h = _embed(model, graph, group, limits.rows, source)
         for block in model.blocks:
             h = _layer(block, h, model, graph, group, limits)
         return model.classify(h).cpu()
@@ -47,9 +54,13 @@ def exact_logits(
         model.train(training)
 
 
-def _embed(model: DNFormer, graph: Graph, group: Group, max_rows: int) -> Tensor:
+def _embed(
+    model: DNFormer, graph: Graph, group: Group, max_rows: int, source: DenseSource | None
+) -> Tensor:
     weight = next(model.parameters())
-    gather = FeatureGather(graph.store, graph.num_features, sparse=model.sparse_input, keep=2)
+    gather = FeatureGather(
+        graph.store, graph.num_features, sparse=model.sparse_input, source=source
+    )
     h = torch.zeros(graph.num_nodes, model.hidden_channels, dtype=weight.dtype,
                     device=weight.device)  # fmt: skip
     for number, first in enumerate(range(0, graph.num_nodes, max_rows)):

@@ -247,6 +247,10 @@ RUNTIME_PATHS = {
     "checkpoint.every_steps",
     "checkpoint.keep",
     "cache.dir",
+    "cache.hot_bytes",
+    "cache.hot_gpu_bytes",
+    "cache.reads",
+    "cache.readers",
 }
 
 

@@ -1,16 +1,20 @@
-"""Feature rows of a batch, gathered from the memory-mapped store into a reused buffer."""
+"""What a batch takes of each of its nodes and edges, gathered into reused buffers."""
 
-import math
 import warnings
-import weakref
 from typing import Any, final
 
 import numba
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
+from torch_geometric.data import Data
 
 from dnformer.data.store import Store
+from dnformer.loader import row_kernels as kernels
+from dnformer.loader.buffers import BufferPool
+from dnformer.loader.row_kernels import COPY, Rows
+from dnformer.loader.source import Access, DenseSource
 
 Array = npt.NDArray[Any]
 
@@ -20,41 +24,14 @@ with warnings.catch_warnings():
     torch.sparse_csr_tensor([0, 0], [], [], size=(1, 1))
 
 
-@final
-class BufferPool:
-    """Memory for batches; a buffer comes back only when no tensor refers to it any more.
-
-    Buffers are torch's, aligned to 64 bytes: the BLAS library's last bits depend on alignment,
-    and numpy's varies from one allocation to the next.
-    """
-
-    def __init__(self, keep: int) -> None:
-        self._free: list[Array] = []
-        self._keep = keep
-
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """An uninitialised array. Give it to `torch.from_numpy`; a view of it holds nothing."""
-        dtype = np.dtype(dtype)
-        size = math.prod(shape) * dtype.itemsize
-        try:
-            buffer = self._free.pop()
-        except IndexError:
-            buffer = np.empty(0, np.uint8)
-        if len(buffer) < size:
-            buffer = torch.empty(size + size // 4, dtype=torch.uint8).numpy()
-        array: Array = buffer[:size].view(dtype).reshape(shape)
-        weakref.finalize(array, self._give_back, buffer).atexit = False
-        return array
-
-    def _give_back(self, buffer: Array) -> None:
-        if len(self._free) < self._keep:
-            self._free.append(buffer)
-
-
-@numba.njit(nogil=True, cache=True)
-def _gather_dense(x, ids, out):  # type: ignore[no-untyped-def]
-    for i in range(ids.shape[0]):
-        out[i] = x[ids[i]]
+def decode(batch: Data, dtype: torch.dtype) -> Tensor:
+    """The features of a batch, also of a `raw` one, as numbers of `dtype` on its device."""
+    x: Tensor = batch.x
+    if x.dtype in (torch.float16, torch.int8):
+        x = x.to(torch.float32)
+    if "x_scale" in batch:
+        x = x * batch.x_scale
+    return x.to(dtype)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -84,6 +61,23 @@ def _gather_to_dense(store, ids, out):  # type: ignore[no-untyped-def]
 
 
 @final
+class ColumnGather:
+    """Rows of a mapped array, one or more numbers each, as they are stored."""
+
+    def __init__(self, column: Array, pool: BufferPool) -> None:
+        self._shape, self._dtype, self._pool = column.shape[1:], column.dtype, pool
+        self._table = kernels.table(column)
+        width = int(np.prod(self._shape))
+        self._rows = Rows(COPY, width * column.dtype.itemsize, width)
+
+    def rows(self, ids: Array) -> Tensor:
+        """The rows `ids`, int64."""
+        to = self._pool.empty((len(ids), *self._shape), self._dtype)
+        kernels.gather(self._rows, self._table, ids, np.ones(0, np.float32), kernels.out(to, COPY))
+        return torch.from_numpy(to)
+
+
+@final
 class FeatureGather:
     """Rows of the features by node id.
 
@@ -91,27 +85,60 @@ class FeatureGather:
         store: an open store with features.
         num_features: F.
         sparse: give sparse features as `torch.sparse_csr`; False: all features dense.
-        keep: buffers kept for reuse.
+        raw: give dense features as they are stored, float16 or int8, for `decode`.
+        pool: where batches lie.
+        source: of dense features; None: a new one without hot rows.
     """
 
-    def __init__(self, store: Store, num_features: int, *, sparse: bool, keep: int = 8) -> None:
+    def __init__(
+        self,
+        store: Store,
+        num_features: int,
+        *,
+        sparse: bool = False,
+        raw: bool = False,
+        pool: BufferPool | None = None,
+        source: DenseSource | None = None,
+    ) -> None:
         self._store, self._num_features, self._sparse = store, num_features, sparse
-        self._pool = BufferPool(keep)
+        self._pool = pool or BufferPool(keep=2)
+        if source is None and store.x is not None:
+            source = DenseSource(store.x, store.x_scale)
+        self._source = source
+        self._dtype = source.dtype if raw and source is not None else np.dtype(np.float32)
 
-    def rows(self, ids: Array) -> torch.Tensor:
-        """Features of the nodes `ids`, float32 `[len(ids), F]`, dense or CSR."""
+    @property
+    def scale(self) -> Tensor | None:
+        """What `raw` features are multiplied with, float32 `[F]`, or None."""
+        if self._dtype != np.int8 or self._store.x_scale is None:
+            return None
+        return torch.from_numpy(self._store.x_scale)
+
+    def rows(self, ids: Array) -> Tensor:
+        """Features of the nodes `ids`, `[len(ids), F]`, dense or CSR."""
+        return self.take(ids)[0]
+
+    def take(self, ids: Array) -> tuple[Tensor, Access]:
+        """The same, and what it took.
+
+        Raises:
+            DataError: a row cannot be read; the message names the file.
+        """
+        if self._source is not None:
+            out = self._pool.empty((len(ids), self._num_features), self._dtype)
+            access = self._source.fill(ids, out)
+            return torch.from_numpy(out), access
+        indptr = np.empty(len(ids) + 1, np.int32)
+        _gather_indptr(self._store.x_indptr, ids, indptr)
+        return self._from_csr(ids, indptr), Access(len(ids), 0, 8 * int(indptr[-1]))
+
+    def _from_csr(self, ids: Array, indptr: Array) -> Tensor:
         shape = (len(ids), self._num_features)
-        if self._store.x is not None:
-            out = self._pool.empty(shape, np.float32)
-            _gather_dense(self._store.x, ids, out)
-            return torch.from_numpy(out)
         csr = (self._store.x_indptr, self._store.x_indices, self._store.x_values)
         if not self._sparse:
             out = self._pool.empty(shape, np.float32)
             _gather_to_dense(csr, ids, out)
             return torch.from_numpy(out)
-        indptr = np.empty(len(ids) + 1, np.int32)
-        _gather_indptr(self._store.x_indptr, ids, indptr)
         indices = self._pool.empty((int(indptr[-1]),), np.int32)
         values = self._pool.empty((int(indptr[-1]),), np.float32)
         _gather_csr(csr, ids, indptr, indices, values)

@@ -6,9 +6,10 @@ The loader has no state to save: whoever asks for micro-batch `index` of an epoc
 import itertools
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Literal, Protocol, final
+from functools import partial
+from typing import Any, Literal, NamedTuple, Protocol, final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +21,15 @@ from torch_geometric.data import Data
 from dnformer.data.counter_rng import STREAMS, key_of, permutation
 from dnformer.data.graph import Graph
 from dnformer.errors import ConfigError, DataError
-from dnformer.loader.features import FeatureGather
+from dnformer.loader.buffers import BufferPool
+from dnformer.loader.features import ColumnGather, FeatureGather
 from dnformer.loader.pyg_lib import PygLibSampler
 from dnformer.loader.sampler import NeighborSampler, Sample
+from dnformer.loader.source import Access, Cached
+from dnformer.loader.transfer import DeviceGather, hand_over, move, side_stream
 
 Stream = Literal["train", "val", "predict"]
+_CPU = torch.device("cpu")
 
 
 class Sampler(Protocol):
@@ -38,6 +43,7 @@ class Loader(Protocol):
     """What the training loop asks of a loader."""
 
     seconds: dict[str, float]
+    counts: dict[str, int]
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch whose batches come next."""
@@ -61,7 +67,9 @@ class NeighborLoader:
 
     A batch holds `x` `[N, F]`, `y` `[N]`, `n_id` `[N]`, `e_id` `[E]`, `batch_size` (the seeds are
     the first nodes), `edge_index` (a col-sorted `EdgeIndex` of size (N, N)), `input_id` (positions
-    in `input_nodes`), `seed_rows`, `num_sampled_nodes` and `num_sampled_edges`.
+    in `input_nodes`), `seed_rows`, `num_sampled_nodes` and `num_sampled_edges`; and `edge_attr`
+    `[E, A]` where the graph has some. `seconds` and `counts` (feature rows, those of them that
+    were hot, bytes read from the store) add up over the batches that were handed out.
 
     Args:
         graph: an open graph.
@@ -73,8 +81,11 @@ class NeighborLoader:
         stream: separates the draws of training, validation and prediction.
         sampler: "dnformer", or "pyg-lib", whose draws are not reproducible.
         sparse: sparse features as `torch.sparse_csr` (DNFormer takes them); False: dense.
+        raw: `x` as it is stored, float16 or int8, and `x_scale`, for `decode`; False: float32.
         threads: threads that sample and gather.
         prefetch: batches prepared ahead.
+        features: where dense features come from (`open_source`); None: no hot rows.
+        device: where batches go, ahead of their use.
     """
 
     def __init__(  # noqa: PLR0913 - PyG's loader takes as many; a config object would hide them
@@ -89,8 +100,11 @@ class NeighborLoader:
         stream: Stream = "train",
         sampler: Literal["dnformer", "pyg-lib"] = "dnformer",
         sparse: bool = False,
+        raw: bool = False,
         threads: int = 2,
         prefetch: int = 4,
+        features: Cached | None = None,
+        device: torch.device = _CPU,
     ) -> None:
         if min(batch_size, threads, prefetch) < 1:
             raise ConfigError("batch_size, threads and prefetch are 1 or more")
@@ -102,8 +116,11 @@ class NeighborLoader:
             if sampler == "dnformer"
             else PygLibSampler(graph, num_neighbors)
         )
-        self._gather = _features(graph, sparse=sparse, keep=2 * (threads + prefetch))
+        self._device = device
+        pool = partial(BufferPool, 2 * (threads + prefetch), pinned=device.type == "cuda")
+        self._parts = _Parts(graph, pool, features, sparse=sparse, raw=raw)
         self.seconds = {"sample": 0.0, "gather": 0.0}
+        self.counts = _no_counts()
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
@@ -133,7 +150,7 @@ class NeighborLoader:
     def draws(self, indices: Iterable[int]) -> Iterator[Data]:
         """The micro-batches `indices` of this epoch in that order, drawn ahead by the threads."""
         wanted = iter(indices)
-        pending: deque[Future[tuple[Data, float, float]]] = deque()
+        pending: deque[Future[_Drawn]] = deque()
         # the order of this epoch, also if set_epoch is called while batches are still drawn
         plan = (self._order, self._epoch)
         with ThreadPoolExecutor(self._threads, "dnformer-loader") as pool:
@@ -144,47 +161,92 @@ class NeighborLoader:
                         pending.append(pool.submit(self._draw, index, *plan))
                     if not pending:
                         return
-                    batch, sample_s, gather_s = pending.popleft().result()
-                    self.seconds["sample"] += sample_s
-                    self.seconds["gather"] += gather_s
+                    drawn = pending.popleft().result()
+                    self._count(drawn)
+                    hand_over(drawn.batch, self._device)
+                    batch = drawn.batch
+                    del drawn  # a batch that nobody holds gives its memory back
                     yield batch
             finally:
                 for future in pending:
                     future.cancel()
 
-    def _draw(
-        self, index: int, order: npt.NDArray[np.int64], epoch: int
-    ) -> tuple[Data, float, float]:
+    def _count(self, drawn: "_Drawn") -> None:
+        self.seconds["sample"] += drawn.sample_s
+        self.seconds["gather"] += drawn.gather_s
+        for name, count in drawn.access._asdict().items():
+            self.counts[name] += count
+
+    def _draw(self, index: int, order: npt.NDArray[np.int64], epoch: int) -> "_Drawn":
         start = time.perf_counter()
         positions = order[index * self._batch_size : (index + 1) * self._batch_size]
         key = key_of(self._seed, self._stream, epoch, index)
-        drawn = self._sampler.sample(self._input_nodes[positions], key)
+        sample = self._sampler.sample(self._input_nodes[positions], key)
         sampled = time.perf_counter()
-        batch = _block(self._graph, self._gather, drawn, positions)
-        return batch, sampled - start, time.perf_counter() - sampled
+        with side_stream(self._device):
+            on_host, access = self._parts.block(sample, positions)
+            batch = move(on_host, self._device) if self._device.type != "cpu" else on_host
+        return _Drawn(batch, access, sampled - start, time.perf_counter() - sampled)
 
 
-def _block(
-    graph: Graph, gather: FeatureGather, drawn: Sample, positions: npt.NDArray[np.int64]
-) -> Data:
-    num_nodes = len(drawn.n_id)
-    edge_index = EdgeIndex(
-        torch.from_numpy(drawn.edge_index),
-        sparse_size=(num_nodes, num_nodes),
-        sort_order="col",
-    )
-    return Data(
-        x=gather.rows(drawn.n_id),
-        y=torch.from_numpy(graph.y[drawn.n_id]) if graph.has_target else None,
-        edge_index=edge_index,
-        n_id=torch.from_numpy(drawn.n_id),
-        e_id=torch.from_numpy(drawn.e_id),
-        input_id=torch.from_numpy(positions.copy()),
-        batch_size=len(positions),
-        seed_rows=torch.arange(len(positions)),
-        num_sampled_nodes=drawn.num_sampled_nodes,
-        num_sampled_edges=drawn.num_sampled_edges,
-    )
+class _Drawn(NamedTuple):
+    batch: Data
+    access: Access
+    sample_s: float
+    gather_s: float
+
+
+def _no_counts() -> dict[str, int]:
+    return dict.fromkeys(Access._fields, 0)
+
+
+@final
+class _Parts:
+    """What becomes of a sample: everything that a batch has of its nodes and edges."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        pool: Callable[[], BufferPool],
+        features: Cached | None,
+        *,
+        sparse: bool,
+        raw: bool,
+    ) -> None:
+        hot = features.on_device if features else None
+        gather = _features(graph, pool(), features, sparse=sparse, raw=raw or hot is not None)
+        self._x = gather if hot is None else DeviceGather(gather, hot, raw=raw)
+        self._scale = gather.scale if raw else None
+        self._y = ColumnGather(graph.y, pool()) if graph.has_target else None
+        edge_attr = graph.store.edge_attr
+        self._edge_attr = None if edge_attr is None else ColumnGather(edge_attr, pool())
+
+    def block(self, sample: Sample, positions: npt.NDArray[np.int64]) -> tuple[Data, Access]:
+        """The batch of a sample whose seeds stand at `positions`, and what its features took."""
+        num_nodes = len(sample.n_id)
+        edge_index = EdgeIndex(
+            torch.from_numpy(sample.edge_index),
+            sparse_size=(num_nodes, num_nodes),
+            sort_order="col",
+        )
+        x, access = self._x.take(sample.n_id)
+        optional = {"x_scale": self._scale}
+        if self._edge_attr is not None:
+            optional["edge_attr"] = self._edge_attr.rows(sample.e_id)
+        batch = Data(
+            x=x,
+            y=self._y.rows(sample.n_id) if self._y else None,
+            edge_index=edge_index,
+            n_id=torch.from_numpy(sample.n_id),
+            e_id=torch.from_numpy(sample.e_id),
+            input_id=torch.from_numpy(positions.copy()),
+            batch_size=len(positions),
+            seed_rows=torch.arange(len(positions)),
+            num_sampled_nodes=sample.num_sampled_nodes,
+            num_sampled_edges=sample.num_sampled_edges,
+            **{name: value for name, value in optional.items() if value is not None},
+        )
+        return batch, access
 
 
 @final
@@ -208,6 +270,7 @@ class FullLoader:
     ) -> None:
         self._seed, self._epoch = seed, 0
         self.seconds = {"sample": 0.0, "gather": 0.0}
+        self.counts = _no_counts()
         nodes = _check_nodes(input_nodes, graph.num_nodes)
         everyone = np.arange(graph.num_nodes)
         store = graph.store
@@ -217,12 +280,17 @@ class FullLoader:
             sparse_size=(graph.num_nodes, graph.num_nodes),
             sort_order="col",
         )
+        gather = _features(graph, BufferPool(0), None, sparse=sparse, raw=False)
+        optional = {}
+        if store.edge_attr is not None:
+            optional["edge_attr"] = torch.from_numpy(store.edge_attr.copy())
         self._batch = Data(
-            x=_features(graph, sparse=sparse, keep=0).rows(everyone),
+            x=gather.rows(everyone),
             y=torch.from_numpy(graph.y.copy()) if graph.has_target else None,
             edge_index=edge_index,
             seed_rows=torch.from_numpy(nodes),
             batch_size=len(nodes),
+            **optional,
         )
 
     def set_epoch(self, epoch: int) -> None:
@@ -249,13 +317,22 @@ class FullLoader:
             yield self._batch
 
 
-def _features(graph: Graph, *, sparse: bool, keep: int) -> FeatureGather:
+def _features(
+    graph: Graph, pool: BufferPool, features: Cached | None, *, sparse: bool, raw: bool
+) -> FeatureGather:
     if graph.manifest.features == "none":
         raise DataError(
             f"{graph.uri}: the dataset has no features, and a model needs some; ingest it with "
             "a node table that has feature columns"
         )
-    return FeatureGather(graph.store, graph.num_features, sparse=sparse, keep=keep)
+    return FeatureGather(
+        graph.store,
+        graph.num_features,
+        sparse=sparse,
+        raw=raw,
+        pool=pool,
+        source=features.source if features else None,
+    )
 
 
 def _check_nodes(

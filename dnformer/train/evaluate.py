@@ -11,7 +11,7 @@ from dnformer.config import EvalConfig, LoaderConfig
 from dnformer.data.graph import Graph
 from dnformer.group import Group
 from dnformer.inference import exact_logits
-from dnformer.loader import NeighborLoader
+from dnformer.loader import Cached, NeighborLoader
 from dnformer.nn import DNFormer
 from dnformer.train.loop import seed_logits
 
@@ -29,6 +29,7 @@ class Evaluator:
         config: exact or sampled.
         loader: fan-out and batch size of sampled evaluation.
         seed: of its draws, which are the same at each call.
+        features: where dense features come from.
     """
 
     def __init__(
@@ -40,14 +41,17 @@ class Evaluator:
         config: EvalConfig,
         loader: LoaderConfig,
         seed: int,
+        features: Cached | None = None,
     ) -> None:
+        self._features = features
         self._model, self._graph, self._group = model, graph, group
         self._exact, self._loader, self._seed = config.mode == "exact", loader, seed
 
     def __call__(self, splits: Sequence[str]) -> Metrics:
         """{split: {"loss": mean cross-entropy, "accuracy": share}}, equal on all ranks."""
         if self._exact:
-            logits = exact_logits(self._model, self._graph, self._group)
+            source = self._features.source if self._features else None
+            logits = exact_logits(self._model, self._graph, self._group, source=source)
             return {name: _metrics(self._exact_sums(logits, name)) for name in splits}
         return {name: _metrics(self._sampled_sums(name)) for name in splits}
 
@@ -63,7 +67,8 @@ class Evaluator:
             self._graph, self._graph.split(split), num_neighbors=fan_out,
             batch_size=self._loader.batch_size, seed=self._seed, shuffle=False, stream="val",
             sampler=self._loader.sampler, sparse=self._model.sparse_input,
-            threads=self._loader.threads, prefetch=self._loader.prefetch,
+            raw=self._group.device.type == "cuda", threads=self._loader.threads,
+            prefetch=self._loader.prefetch, features=self._features, device=self._group.device,
         )  # fmt: skip
         dtype = next(self._model.parameters()).dtype
         training = self._model.training

@@ -19,7 +19,7 @@ from torch_geometric.data import Data
 from dnformer.config import CheckpointConfig, EvalConfig, OptimConfig, TrainConfig
 from dnformer.errors import TrainError
 from dnformer.group import Group
-from dnformer.loader import Loader
+from dnformer.loader import Loader, decode
 from dnformer.train.buffers import StepBuffers
 from dnformer.train.sinks import Record
 from dnformer.train.state import TrainState
@@ -68,7 +68,7 @@ def learning_rate(optim: OptimConfig, step: int, total_steps: int) -> float:
 def seed_logits(model: nn.Module, batch: Data, dtype: torch.dtype) -> Tensor:
     """The model's output for the seeds of a batch, `[S, K]`."""
     out = model(
-        batch.x.to(dtype),
+        decode(batch, dtype),
         batch.edge_index,
         batch.get("num_sampled_nodes"),
         batch.get("num_sampled_edges"),
@@ -126,7 +126,7 @@ class Loop:
     def _epoch(self) -> None:
         state, start = self.state, time.perf_counter()
         self._seconds = {}
-        loader_before = dict(self._loader.seconds)
+        loader_before, counts_before = dict(self._loader.seconds), dict(self._loader.counts)
         self._loader.set_epoch(state.epoch)
         state.model.train()
         steps = range(state.step, self.steps_per_epoch)
@@ -136,7 +136,8 @@ class Loop:
             self._maybe_save_mid_epoch()
         for stage, before in loader_before.items():
             self._seconds[stage] = self._loader.seconds[stage] - before
-        self._end_epoch(start)
+        taken = {name: self._loader.counts[name] - n for name, n in counts_before.items()}
+        self._end_epoch(start, taken)
 
     def _step(self, step: int, batches: Iterator[Data]) -> None:
         state = self.state
@@ -215,7 +216,7 @@ class Loop:
             with self._timed("checkpoint"):
                 self._hooks.save()
 
-    def _end_epoch(self, start: float) -> None:
+    def _end_epoch(self, start: float, taken: dict[str, int]) -> None:
         state, epoch = self.state, self.state.epoch
         metrics = self._evaluate(epoch)
         record = self._position("epoch") | self._train_metrics() | metrics
@@ -226,6 +227,9 @@ class Loop:
         record["seeds_per_s"] = record.pop("seeds") / elapsed
         record["edges_per_s"] = record.pop("edges") / elapsed
         record["rss_bytes"] = psutil.Process().memory_info().rss
+        # of this rank's batches since the start or the resume
+        record["cache_hit_rate"] = taken["hits"] / max(taken["rows"], 1)
+        record["feature_bytes_read"] = taken["bytes_read"]
         record["stage_seconds"] = {k: round(v, 6) for k, v in self._seconds.items()}
         # the record first: a resumed run must find every epoch that its checkpoint has behind it
         self._hooks.record(record)

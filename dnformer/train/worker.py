@@ -13,7 +13,7 @@ from dnformer.data.counter_rng import key_of
 from dnformer.data.graph import Graph, open_graph
 from dnformer.errors import BackendError, CheckpointError
 from dnformer.group import Group
-from dnformer.loader import FullLoader, Loader, NeighborLoader
+from dnformer.loader import Cached, FullLoader, Loader, NeighborLoader, Visits, open_source
 from dnformer.nn import DNFormer
 from dnformer.train.evaluate import Evaluator, Metrics
 from dnformer.train.loop import Hooks, Loop, Settings, seeded
@@ -62,11 +62,13 @@ def run_worker(job: Job, group: Group, report: Callable[[Record], None]) -> dict
     model.to(group.device)
     state = TrainState(model, build_optimizer(config.optim, model))
     _restore(state, job, group)
-    evaluator = build_evaluator(config, model, graph, group)
+    features = open_features(config, graph, group.device)
+    evaluator = build_evaluator(config, model, graph, group, features)
     hooks = _hooks(config, job, state, group, evaluator, report)
     report(_start_record(state))
     settings = Settings(config.train, config.optim, config.eval, config.checkpoint)
-    Loop(state, build_loader(config, graph), group, settings, hooks).run()
+    loader = build_loader(config, graph, features, group.device)
+    Loop(state, loader, group, settings, hooks).run()
     return finish(job.run, state, evaluator)
 
 
@@ -122,22 +124,41 @@ def build_optimizer(config: OptimConfig, model: DNFormer) -> Optimizer:
     return kind(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
 
 
-def build_loader(config: RunConfig, graph: Graph) -> Loader:
-    """The training loader of a run."""
+def open_features(config: RunConfig, graph: Graph, device: torch.device) -> Cached | None:
+    """Where a run's dense features come from, with the rows kept that its training meets most."""
+    loader = config.loader
+    fan_out = loader.fan_out(config.model.layers)
+    visits = Visits(graph.split("train").numpy(), fan_out, loader.batch_size)
+    return open_source(graph.store, config.cache, visits=visits, device=device)
+
+
+def build_loader(
+    config: RunConfig, graph: Graph, features: Cached | None, device: torch.device
+) -> Loader:
+    """The training loader of a run, whose batches go to `device`."""
     nodes, loader = graph.split("train"), config.loader
     if loader.kind == "full":
         return FullLoader(graph, nodes, seed=config.seed, sparse=DNFormer.sparse_input)
     return NeighborLoader(
         graph, nodes, num_neighbors=loader.fan_out(config.model.layers),
         batch_size=loader.batch_size, seed=config.seed, sampler=loader.sampler,
-        sparse=DNFormer.sparse_input, threads=loader.threads, prefetch=loader.prefetch,
+        sparse=DNFormer.sparse_input, raw=device.type == "cuda", threads=loader.threads,
+        prefetch=loader.prefetch, features=features, device=device,
     )  # fmt: skip
 
 
-def build_evaluator(config: RunConfig, model: DNFormer, graph: Graph, group: Group) -> Evaluator:
+def build_evaluator(
+    config: RunConfig, model: DNFormer, graph: Graph, group: Group, features: Cached | None
+) -> Evaluator:
     """The evaluator of a run."""
     return Evaluator(
-        model, graph, group, config=config.eval, loader=config.loader, seed=config.seed
+        model,
+        graph,
+        group,
+        config=config.eval,
+        loader=config.loader,
+        seed=config.seed,
+        features=features,
     )
 
 
@@ -222,7 +243,8 @@ def evaluate_run(job: Job) -> dict[str, Any]:
     if newest_checkpoint(job.run) is None:
         raise CheckpointError(f"{job.run}: no checkpoint yet; train it first")
     _restore(state, job, Group())
-    return finish(job.run, state, build_evaluator(config, model, graph, Group()))
+    features = open_features(config, graph, Group().device)
+    return finish(job.run, state, build_evaluator(config, model, graph, Group(), features))
 
 
 def device_for(use_gpu: bool) -> torch.device:

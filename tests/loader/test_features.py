@@ -8,7 +8,8 @@ import scipy.sparse as sp
 import torch
 
 from dnformer.data.graph import Graph
-from dnformer.loader.features import BufferPool, FeatureGather
+from dnformer.loader.buffers import BufferPool
+from dnformer.loader.features import FeatureGather
 
 NUM_NODES, NUM_FEATURES = 8, 3
 # node 5 has no feature at all
@@ -29,7 +30,7 @@ def sparse(make_graph: Callable[..., Graph]) -> Graph:
 
 
 def gather(graph: Graph, *, sparse: bool = False, keep: int = 8) -> FeatureGather:
-    return FeatureGather(graph.store, NUM_FEATURES, sparse=sparse, keep=keep)
+    return FeatureGather(graph.store, NUM_FEATURES, sparse=sparse, pool=BufferPool(keep))
 
 
 IDS = pytest.mark.parametrize(

@@ -1,6 +1,9 @@
+import os
+import re
 import threading
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +14,13 @@ from torch_geometric import EdgeIndex
 from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
-from dnformer.data.graph import Graph
+from dnformer.config import CacheConfig
+from dnformer.data.cache import write_cache
+from dnformer.data.graph import Graph, open_graph
+from dnformer.data.table import EdgeColumns, GraphTable, Quantized
 from dnformer.errors import ConfigError, DataError
-from dnformer.loader import FullLoader, NeighborLoader
+from dnformer.loader import Cached, FullLoader, NeighborLoader, Visits, decode, open_source
+from dnformer.loader.source import DenseSource
 
 NUM_NODES, NUM_FEATURES = 60, 5
 RNG = np.random.default_rng(0)
@@ -21,6 +28,8 @@ EDGES = [tuple(edge) for edge in RNG.integers(0, NUM_NODES, (400, 2)).tolist()]
 X = RNG.integers(0, 3, (NUM_NODES, NUM_FEATURES)).astype(np.float32)
 Y = RNG.integers(0, 4, NUM_NODES)
 SEEDS = RNG.permutation(NUM_NODES)[:25]
+
+CPU = torch.device("cpu")
 
 MakeGraph = Callable[..., Graph]
 
@@ -226,12 +235,57 @@ def test_features_sparse_and_dense_are_equal(graph: Graph, sparse: Graph) -> Non
     assert epoch(as_csr) == wanted
 
 
-def test_labels_of_an_unlabelled_graph_are_minus_one(make_graph: MakeGraph) -> None:
+def test_labels_of_an_unlabelled_graph_are_none(make_graph: MakeGraph) -> None:
     (batch,) = NeighborLoader(
         make_graph([(0, 1)], x=[[1], [2]]), np.array([1]), num_neighbors=[-1], batch_size=1
     )
     assert batch.n_id.tolist() == [1, 0]
-    assert batch.y.tolist() == [-1, -1]
+    assert batch.y is None
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.float32, np.float16, np.int8], ids=lambda dtype: dtype.__name__
+)
+def test_features_are_the_same_however_they_are_kept_and_read(
+    make_graph: MakeGraph, dtype: Any
+) -> None:
+    x: Any = X.astype(dtype)
+    if dtype is np.int8:
+        x = Quantized(x, np.linspace(0.1, 0.7, NUM_FEATURES, dtype=np.float32))
+    graph = make_graph(EDGES, num_nodes=NUM_NODES, x=x)
+    wanted, visits = epoch(loader(graph)), Visits(SEEDS, [4, 3], 10)
+    row_bytes = NUM_FEATURES * np.dtype(dtype).itemsize
+    for reads in ("mmap", "direct"):
+        for rows in (0, 1, 20, NUM_NODES):
+            cache = CacheConfig(hot_bytes=rows * row_bytes, reads=reads, readers=3)
+            features = open_source(graph.store, cache, visits=visits, device=CPU)
+            assert features is not None
+            assert features.source.reads == reads
+            many = loader(graph, features=features, threads=2)
+            assert epoch(many) == wanted
+            assert (many.counts["hits"] > 0) == (rows > 0)
+            raw = list(loader(graph, features=features, raw=True))
+            assert {str(batch.x.dtype) for batch in raw} == {f"torch.{np.dtype(dtype).name}"}
+            assert [decode(batch, torch.float32).tolist() for batch in raw] == [
+                batch["x"] for batch in wanted
+            ]
+
+
+def test_edge_attributes_are_those_of_the_edges(
+    make_table: Callable[..., GraphTable], tmp_path: Path
+) -> None:
+    attr = np.arange(2 * len(EDGES), dtype=np.float32).reshape(-1, 2)
+    table = replace(
+        make_table(EDGES, num_nodes=NUM_NODES, x=X),
+        edges=EdgeColumns(attr=attr, attr_names=("a", "b")),
+    )
+    write_cache(table, str(tmp_path / "data"), source="test")
+    graph = open_graph(tmp_path / "data", cache_dir=tmp_path / "stores")
+    for batch in loader(graph):
+        assert batch.edge_attr.dtype == torch.float32
+        assert batch.edge_attr.tolist() == attr[batch.e_id.numpy()].tolist()
+    (batch,) = FullLoader(graph, SEEDS)
+    assert np.array_equal(batch.edge_attr.numpy(), attr)
 
 
 def test_seconds_say_where_the_time_went(graph: Graph) -> None:
@@ -257,35 +311,23 @@ def test_draws_more_ahead_than_asked_are_not_taken(graph: Graph) -> None:
     drawn.close()
 
 
-class FailingLabels:
-    """Labels on a disk that goes away when a node is asked for."""
-
-    def __init__(self, y: np.ndarray, node: int) -> None:
-        self._y, self._node = y, node
-
-    def __getitem__(self, n_id: np.ndarray) -> np.ndarray:
-        if n_id[0] == self._node:
-            raise RuntimeError("the disk is gone")
-        return self._y[n_id]
-
-
-def failing(graph: Graph, node: int) -> Any:
-    """What a loader reads of a graph, with the labels of `node` out of reach."""
-    labels = FailingLabels(graph.store.y, node)
-    return SimpleNamespace(
-        num_nodes=graph.num_nodes,
-        num_features=graph.num_features,
-        manifest=graph.manifest,
-        store=SimpleNamespace(**vars(graph.store) | {"y": labels}),
-    )
-
-
 @pytest.mark.parametrize("number", [1, 4], ids=["one-thread", "four-threads"])
-def test_draws_exception_reaches_the_consumer_in_its_place(graph: Graph, number: int) -> None:
-    settings = {"num_neighbors": [0], "batch_size": 1, "shuffle": False, "threads": number}
-    drawn = iter(loader(failing(graph, SEEDS[7]), **settings))
-    assert [next(drawn).n_id.tolist() for _ in range(7)] == [[seed] for seed in SEEDS[:7]]
-    with pytest.raises(RuntimeError, match="the disk is gone"):
+def test_draws_exception_reaches_the_consumer_in_its_place(
+    make_graph: MakeGraph, number: int
+) -> None:
+    graph = make_graph([], num_nodes=NUM_NODES, x=X)
+    features = Cached(DenseSource(graph.store.x, reads="direct", readers=2), None)
+    file = Path(graph.store.x.base.filename)
+    nodes = np.array([0, 1, 2, 3, 4, 5, 6, NUM_NODES - 1, 8, 9])
+    drawn = iter(
+        loader(
+            graph, nodes, num_neighbors=[0], batch_size=1, shuffle=False, threads=number,
+            features=features,
+        )
+    )  # fmt: skip
+    os.truncate(file, file.stat().st_size - 1)
+    assert [next(drawn).n_id.tolist() for _ in range(7)] == [[node] for node in nodes[:7]]
+    with pytest.raises(DataError, match=re.escape(str(file))):
         next(drawn)
     assert threads() == []
     assert list(drawn) == []

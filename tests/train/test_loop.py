@@ -21,6 +21,7 @@ class Rows:
     def __init__(self, x: Tensor, y: Tensor, batch_size: int) -> None:
         self._x, self._y, self._batch_size = x, y, batch_size
         self.seconds = {"sample": 0.0, "gather": 0.0}
+        self.counts = {"rows": 0, "hits": 0, "bytes_read": 0}
         self.epochs: list[int] = []
 
     def set_epoch(self, epoch: int) -> None:

@@ -66,7 +66,8 @@ def test_two_workers_train_as_one_does(make_config, tmp_path, precision, toleran
 def test_two_workers_draw_the_micro_batches_of_one(make_config, tmp_path):
     config = make_config(tmp_path, train={"micro_batches": 2})
     graph = open_run_graph(config, read_manifest(config.data.uri).fingerprint)
-    alone, shared = build_loader(config, graph), build_loader(config, graph)
+    cpu = torch.device("cpu")
+    alone, shared = (build_loader(config, graph, None, cpu) for _ in range(2))
     drawn = list(alone.draws(range(8)))
     for rank in range(2):
         for index, batch in zip(range(rank, 8, 2), shared.draws(range(rank, 8, 2)), strict=True):
