@@ -104,6 +104,15 @@ class LoaderConfig(Section):
     sampler: Literal["dnformer", "pyg-lib"] = Field(
         "dnformer", description="pyg-lib's draws depend on its global generator: not reproducible"
     )
+    sampling: Literal["uniform", "weighted", "labor"] = Field(
+        "uniform",
+        description="weighted: in proportion to the edges' weights; labor: num_neighbors on "
+        "average, shared by destinations, so that a batch has fewer nodes",
+    )
+    replace: bool = Field(False, description="a neighbour may be drawn more than once")
+    temporal: bool = Field(
+        False, description="only edges up to the seed's time; each seed has a tree of its own"
+    )
     threads: int = Field(
         2, ge=1, description="threads that sample and gather", json_schema_extra=RUNTIME
     )
@@ -113,6 +122,21 @@ class LoaderConfig(Section):
     @classmethod
     def _each_hop(cls, value: Any) -> Any:
         return [value] if isinstance(value, int) else value
+
+    @model_validator(mode="after")
+    def _drawable(self) -> "LoaderConfig":
+        plain = self.sampling == "uniform" and not self.replace and not self.temporal
+        if self.kind == "full" and not plain:
+            raise ValueError("kind full draws nothing; leave out sampling, replace and temporal")
+        if self.sampler == "pyg-lib" and not plain:
+            raise ValueError(
+                "sampler pyg-lib draws uniformly without replacement; use sampler dnformer"
+            )
+        if self.sampling == "labor" and (self.replace or self.temporal):
+            raise ValueError(
+                "sampling labor goes neither with replace nor with temporal; leave them out"
+            )
+        return self
 
     def fan_out(self, num_layers: int) -> list[int]:
         """`num_neighbors` for each of `num_layers` hops."""

@@ -204,6 +204,29 @@ def test_kind_full_takes_one_micro_batch_only(setting: str) -> None:
     assert "loader.kind full trains in one worker" in message_of("loader.kind=full", setting)
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        pytest.param(("sampling=labor", "replace=true"), "sampling labor goes", id="labor-replace"),
+        pytest.param(("sampling=labor", "temporal=true"), "sampling labor goes", id="labor-time"),
+        pytest.param(("kind=full", "sampling=weighted"), "kind full draws nothing", id="full"),
+        pytest.param(("sampler=pyg-lib", "replace=true"), "use sampler dnformer", id="pyg-lib"),
+        pytest.param(("sampling=best",), "'uniform', 'weighted' or 'labor'", id="unknown"),
+    ],
+)
+def test_loader_draws_that_do_not_go_together_are_refused(
+    settings: tuple[str, ...], expected: str
+) -> None:
+    assert expected in message_of(*(f"loader.{setting}" for setting in settings))
+
+
+def test_loader_draws_go_together() -> None:
+    loader = config(
+        "loader.sampling=weighted", "loader.replace=true", "loader.temporal=true"
+    ).loader
+    assert (loader.sampling, loader.replace, loader.temporal) == ("weighted", True, True)
+
+
 def test_model_hidden_is_a_multiple_of_heads() -> None:
     assert message_of("model.hidden=65").endswith("model: hidden 65 is no multiple of heads 2")
 

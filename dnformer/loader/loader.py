@@ -22,6 +22,7 @@ from dnformer.data.counter_rng import STREAMS, key_of, permutation
 from dnformer.data.graph import Graph
 from dnformer.errors import ConfigError, DataError
 from dnformer.loader.buffers import BufferPool
+from dnformer.loader.draws import Sampling
 from dnformer.loader.features import ColumnGather, FeatureGather
 from dnformer.loader.pyg_lib import PygLibSampler
 from dnformer.loader.sampler import NeighborSampler, Sample
@@ -35,8 +36,15 @@ _CPU = torch.device("cpu")
 class Sampler(Protocol):
     """What a sampler backend offers."""
 
-    def sample(self, seeds: npt.NDArray[Any], key: int) -> Sample:
-        """The neighbourhood of `seeds` under `key`."""
+    def seed_times(
+        self, nodes: npt.NDArray[Any], given: npt.NDArray[Any] | None = None
+    ) -> npt.NDArray[Any] | None:
+        """Times of seed nodes, where sampling is temporal."""
+
+    def sample(
+        self, seeds: npt.NDArray[Any], key: int, time: npt.NDArray[Any] | None = None
+    ) -> Sample:
+        """The neighbourhood of `seeds` under `key`, as it was at their times."""
 
 
 class Loader(Protocol):
@@ -80,6 +88,11 @@ class NeighborLoader:
         shuffle: a new order of the seeds each epoch; False: as given.
         stream: separates the draws of training, validation and prediction.
         sampler: "dnformer", or "pyg-lib", whose draws are not reproducible.
+        sampling: "uniform", "weighted" or "labor"; this and the next two as in `NeighborSampler`.
+        replace: a neighbour may be drawn more than once.
+        temporal: only what was there at the seed's time; a batch then has `batch` `[N]`, the seed
+            in whose tree each node is.
+        input_time: temporal: the times of `input_nodes`; None: those of the graph's nodes.
         sparse: sparse features as `torch.sparse_csr` (DNFormer takes them); False: dense.
         raw: `x` as it is stored, float16 or int8, and `x_scale`, for `decode`; False: float32.
         threads: threads that sample and gather.
@@ -99,6 +112,10 @@ class NeighborLoader:
         shuffle: bool = True,
         stream: Stream = "train",
         sampler: Literal["dnformer", "pyg-lib"] = "dnformer",
+        sampling: Sampling = "uniform",
+        replace: bool = False,
+        temporal: bool = False,
+        input_time: Tensor | npt.NDArray[np.int64] | None = None,
         sparse: bool = False,
         raw: bool = False,
         threads: int = 2,
@@ -111,11 +128,12 @@ class NeighborLoader:
         self._graph, self._input_nodes = graph, _check_nodes(input_nodes, graph.num_nodes)
         self._batch_size, self._seed, self._shuffle = batch_size, seed, shuffle
         self._stream, self._threads, self._prefetch = stream, threads, prefetch
-        self._sampler: Sampler = (
-            NeighborSampler(graph, num_neighbors)
-            if sampler == "dnformer"
-            else PygLibSampler(graph, num_neighbors)
+        make = NeighborSampler if sampler == "dnformer" else PygLibSampler
+        self._sampler: Sampler = make(
+            graph, num_neighbors, sampling=sampling, replace=replace, temporal=temporal
         )
+        given = None if input_time is None else np.asarray(input_time)
+        self._times = self._sampler.seed_times(self._input_nodes, given)
         self._device = device
         pool = partial(BufferPool, 2 * (threads + prefetch), pinned=device.type == "cuda")
         self._parts = _Parts(graph, pool, features, sparse=sparse, raw=raw)
@@ -181,7 +199,8 @@ class NeighborLoader:
         start = time.perf_counter()
         positions = order[index * self._batch_size : (index + 1) * self._batch_size]
         key = key_of(self._seed, self._stream, epoch, index)
-        sample = self._sampler.sample(self._input_nodes[positions], key)
+        times = None if self._times is None else self._times[positions]
+        sample = self._sampler.sample(self._input_nodes[positions], key, times)
         sampled = time.perf_counter()
         with side_stream(self._device):
             on_host, access = self._parts.block(sample, positions)
@@ -233,6 +252,8 @@ class _Parts:
         optional = {"x_scale": self._scale}
         if self._edge_attr is not None:
             optional["edge_attr"] = self._edge_attr.rows(sample.e_id)
+        if sample.batch is not None:
+            optional["batch"] = torch.from_numpy(sample.batch)
         batch = Data(
             x=x,
             y=self._y.rows(sample.n_id) if self._y else None,

@@ -14,7 +14,8 @@ import numpy.typing as npt
 import torch
 
 from dnformer.data.graph import Graph
-from dnformer.errors import BackendError
+from dnformer.errors import BackendError, ConfigError
+from dnformer.loader.draws import Sampling
 from dnformer.loader.sampler import Sample
 
 
@@ -30,12 +31,26 @@ class PygLibSampler:
     Args:
         graph: an open graph; its structure is copied to memory.
         num_neighbors: fan-out of each hop; -1 takes all neighbours.
+        sampling, replace, temporal: as in `NeighborSampler`, of which only the defaults are here.
 
     Raises:
+        ConfigError: other draws were asked for.
         BackendError: pyg-lib is not installed.
     """
 
-    def __init__(self, graph: Graph, num_neighbors: Sequence[int]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        num_neighbors: Sequence[int],
+        *,
+        sampling: Sampling = "uniform",
+        replace: bool = False,
+        temporal: bool = False,
+    ) -> None:
+        if sampling != "uniform" or replace or temporal:
+            raise ConfigError(
+                "sampler pyg-lib draws uniformly without replacement; use sampler dnformer"
+            )
         if not is_available():
             raise BackendError(
                 "loader.sampler pyg-lib: pyg-lib is not installed. It is not on PyPI; take the "
@@ -46,8 +61,20 @@ class PygLibSampler:
         self._colptr = torch.from_numpy(graph.store.colptr.astype(np.int64))
         self._row = torch.from_numpy(graph.store.row.astype(np.int64))
 
-    def sample(self, seeds: npt.NDArray[Any], key: int) -> Sample:
+    def seed_times(self, nodes: npt.NDArray[Any], given: npt.NDArray[Any] | None = None) -> None:
+        """There are none.
+
+        Raises:
+            ConfigError: some were given.
+        """
+        if given is not None:
+            raise ConfigError("sampler pyg-lib takes no times; use sampler dnformer")
+
+    def sample(
+        self, seeds: npt.NDArray[Any], key: int, time: npt.NDArray[Any] | None = None
+    ) -> Sample:
         """The neighbourhood of distinct `seeds`; `key` cannot reach pyg-lib's generator."""
+        self.seed_times(seeds, time)
         none = None
         row, col, n_id, e_id, num_nodes, num_edges = torch.ops.pyg.neighbor_sample(
             self._colptr, self._row, torch.from_numpy(seeds), self.num_neighbors,

@@ -66,7 +66,9 @@ class Evaluator:
         loader = NeighborLoader(
             self._graph, self._graph.split(split), num_neighbors=fan_out,
             batch_size=self._loader.batch_size, seed=self._seed, shuffle=False, stream="val",
-            sampler=self._loader.sampler, sparse=self._model.sparse_input,
+            sampler=self._loader.sampler, sampling=self._loader.sampling,
+            replace=self._loader.replace, temporal=self._loader.temporal,
+            sparse=self._model.sparse_input,
             raw=self._group.device.type == "cuda", threads=self._loader.threads,
             prefetch=self._loader.prefetch, features=self._features, device=self._group.device,
         )  # fmt: skip

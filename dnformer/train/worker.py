@@ -142,6 +142,7 @@ def build_loader(
     return NeighborLoader(
         graph, nodes, num_neighbors=loader.fan_out(config.model.layers),
         batch_size=loader.batch_size, seed=config.seed, sampler=loader.sampler,
+        sampling=loader.sampling, replace=loader.replace, temporal=loader.temporal,
         sparse=DNFormer.sparse_input, raw=device.type == "cuda", threads=loader.threads,
         prefetch=loader.prefetch, features=features, device=device,
     )  # fmt: skip

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dnformer.data.graph import Graph
-from dnformer.errors import BackendError
+from dnformer.errors import BackendError, ConfigError
 from dnformer.loader import NeighborLoader, NeighborSampler
 from dnformer.loader.pyg_lib import PygLibSampler, is_available
 
@@ -42,6 +42,12 @@ def test_pyg_lib_missing_says_what_to_do(graph: Graph) -> None:
     ):
         with pytest.raises(BackendError, match=r"pyg-lib is not installed.*sampler=dnformer$"):
             make()
+
+
+def test_pyg_lib_takes_no_other_draws(graph: Graph) -> None:
+    for settings in ({"sampling": "weighted"}, {"replace": True}, {"temporal": True}):
+        with pytest.raises(ConfigError, match="use sampler dnformer"):
+            PygLibSampler(graph, [2], **settings)
 
 
 DEFAULTS = {
@@ -95,8 +101,11 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePygLib
 
 @missing
 def test_pyg_lib_is_called_as_its_schema_says(graph: Graph, fake: FakePygLib) -> None:
-    PygLibSampler(graph, [-1, -1]).sample(np.array([0]), 0)
+    sampler = PygLibSampler(graph, [-1, -1])
+    sampler.sample(np.array([0]), 0)
     assert fake.settings == DEFAULTS | {"num_neighbors": [-1, -1], "csc": True}
+    with pytest.raises(ConfigError, match="takes no times"):
+        sampler.seed_times(np.array([0]), np.array([1]))
 
 
 @missing
