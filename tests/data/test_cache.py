@@ -12,92 +12,19 @@ import pytest
 import scipy.sparse as sp
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dnformer import storage
 from dnformer.config import SplitConfig
 from dnformer.data.cache import write_cache
-from dnformer.data.graph import Graph, open_graph
+from dnformer.data.graph import open_graph
 from dnformer.data.manifest import read_manifest
 from dnformer.data.parts import read_part
-from dnformer.data.store import read_ids
-from dnformer.data.table import GraphTable, NodeColumns
+from dnformer.data.table import GraphTable, NodeColumns, class_target
 from dnformer.errors import DataError
 
+from .helpers import assert_holds, tables
+
 MakeTable = Callable[..., GraphTable]
-
-floats = st.floats(width=32, allow_nan=False, allow_infinity=False).map(lambda x: x + 0.0)
-
-
-@st.composite
-def node_columns(draw: st.DrawFn) -> NodeColumns:
-    num_nodes = draw(st.integers(1, 8))
-    each: dict[str, Any] = {"min_size": num_nodes, "max_size": num_nodes}
-    columns: dict[str, Any] = {}
-    kind = draw(st.sampled_from(["none", "dense", "sparse"]))
-    if kind != "none":
-        width = draw(st.integers(1, 4))
-        values = floats if kind == "dense" else st.just(0.0) | floats
-        row = st.lists(values, min_size=width, max_size=width)
-        x = np.array(draw(st.lists(row, **each)), dtype=np.float32)
-        columns["x"] = x if kind == "dense" else sp.csr_matrix(x)
-    if draw(st.booleans()):
-        num_classes = columns["num_classes"] = draw(st.integers(1, 4))
-        columns["y"] = np.array(draw(st.lists(st.integers(-1, num_classes - 1), **each)))
-        if draw(st.booleans()):
-            names = st.lists(st.text(max_size=3), min_size=num_classes, max_size=num_classes)
-            columns["classes"] = draw(names)
-    if draw(st.booleans()):
-        columns["split"] = np.array(draw(st.lists(st.integers(0, 3), **each)), dtype=np.int8)
-    ids = draw(st.sampled_from(["index", "int", "string"]))
-    if ids == "int":
-        whole = st.integers(-(2**63), 2**63 - 1)
-        columns["ids"] = np.array(sorted(draw(st.lists(whole, unique=True, **each))))
-    if ids == "string":
-        columns["ids"] = sorted(
-            draw(st.lists(st.text(max_size=5), unique=True, **each)), key=str.encode
-        )
-    return NodeColumns(num_nodes=num_nodes, **columns)
-
-
-@st.composite
-def tables(draw: st.DrawFn) -> GraphTable:
-    nodes = draw(node_columns())
-    node = st.integers(0, nodes.num_nodes - 1)
-    edges = np.array(sorted(draw(st.lists(st.tuples(node, node), max_size=20))), dtype=np.int64)
-    dst, src = edges.reshape(-1, 2).T.copy()
-    counts = {"edges_read": len(dst)}
-    return GraphTable(nodes=nodes, dst=dst, src=src, policies={"direction": "x"}, counts=counts)
-
-
-def same_matrix(found: np.ndarray | None, wanted: np.ndarray | None) -> bool:
-    if found is None or wanted is None:
-        return found is wanted
-    return found.dtype == wanted.dtype and bool(np.array_equal(found, wanted))
-
-
-def assert_holds(graph: Graph, table: GraphTable) -> None:
-    """Whether the open graph is the table, value for value."""
-    store, nodes, manifest = graph.store, table.nodes, graph.manifest
-    assert graph.num_nodes == nodes.num_nodes
-    assert np.repeat(np.arange(graph.num_nodes), np.diff(store.colptr)).tolist() == (
-        table.dst.tolist()
-    )
-    assert store.row.tolist() == table.src.tolist()
-    csr = isinstance(nodes.x, sp.csr_matrix)
-    assert same_matrix(store.x, None if csr else nodes.x)
-    if csr:
-        assert graph.num_features == nodes.x.shape[1]
-        assert store.x_indptr.tolist() == nodes.x.indptr.tolist()
-        assert store.x_indices.tolist() == nodes.x.indices.tolist()
-        assert same_matrix(store.x_values, nodes.x.data)
-    labels = np.full(nodes.num_nodes, -1) if nodes.y is None else nodes.y
-    assert store.y.tolist() == labels.tolist()
-    assert same_matrix(store.split, nodes.split)
-    assert (manifest.num_classes, manifest.classes) == (nodes.num_classes, nodes.classes)
-    assert (manifest.policies, manifest.counts) == (table.policies, table.counts)
-    ids = [i for part in manifest.id_files for piece in read_ids(graph.uri, part) for i in piece]
-    assert ids == ([] if nodes.ids is None else list(nodes.ids))
 
 
 def round_trip(table: GraphTable, uri: str, folder: Path) -> None:
@@ -145,8 +72,7 @@ def large() -> GraphTable:
     nodes = NodeColumns(
         num_nodes=num_nodes,
         x=sp.csr_matrix(x),
-        y=rng.integers(-1, 3, num_nodes),
-        num_classes=3,
+        targets=class_target(rng.integers(-1, 3, num_nodes), 3),
         ids=[f"{node:06d}" for node in range(num_nodes)],
     )
     return GraphTable(nodes=nodes, dst=dst[order], src=src[order], policies={}, counts={})
@@ -166,9 +92,9 @@ def test_write_cache_of_any_part_size_is_the_same_graph(large: GraphTable, tmp_p
 def test_write_cache_files_are_as_the_format_says(make_table: MakeTable, tmp_path: Path) -> None:
     table = make_table([(2, 0), (1, 0)], num_nodes=3, x=[[1, 2]] * 3, y=[0, 1, 0], num_classes=2)
     manifest, _ = write_cache(table, str(tmp_path / "data"), source="test")
-    edges = pq.read_table(tmp_path / "data" / "edges" / "part-00000.parquet")
+    edges = pq.read_table(tmp_path / "data" / manifest.edges[0].path)
     assert edges.to_pydict() == {"dst": [0, 0], "src": [1, 2]}
-    nodes = pq.ParquetFile(tmp_path / "data" / "nodes" / "part-00000.parquet")
+    nodes = pq.ParquetFile(tmp_path / "data" / manifest.nodes[0].path)
     assert str(nodes.schema_arrow.field("x").type) == "fixed_size_list<element: float>[2]"
     assert nodes.metadata.row_group(0).column(0).compression == "ZSTD"
     assert sorted(os.listdir(tmp_path / "data")) == ["edges", "manifest.json", "nodes"]
@@ -240,10 +166,10 @@ def test_write_cache_fingerprint_changes_with_every_value(make_table: MakeTable)
 def test_write_cache_fingerprint_is_pinned(make_table: MakeTable) -> None:
     sparse = {"x": sp.csr_matrix(np.array(BASE["x"], dtype=np.float32)), "ids": ["a", "b", "é"]}
     assert fingerprint_of(make_table(EDGES, **BASE)) == (
-        "996d7078f5131df7d1d89083900bf83719ea6011e133698d7562e3e9d2f82079"
+        "7a7cea024570e8225d992314892c9fdea81d2e4213493dd3f0b11a2b277d6c47"
     )
     assert fingerprint_of(make_table(EDGES, **BASE | sparse)) == (
-        "11fbdf18b1d37e295aad2c99231ca7b27b32001b489caab57e008a464ecce4e9"
+        "03f040026acad8c504a65314f768f409154ddff77f2ea52224fcfe1e7ea481c6"
     )
 
 
@@ -266,11 +192,11 @@ def test_write_cache_equal_dataset_again_writes_nothing(
 ) -> None:
     uri = str(tmp_path / "data")
     first, written = write_cache(make_table(EDGES, **BASE), uri, source="first")
-    times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*")}
     again, written_again = write_cache(make_table(EDGES, **BASE), uri, source="second")
     assert (written, written_again) == (True, False)
     assert again == first
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*")} == times
 
 
 def test_write_cache_other_recipe_replaces_the_manifest_only(
@@ -304,7 +230,8 @@ def test_write_cache_other_dataset_is_replaced_with_overwrite(
     table = make_table([(0, 1)])
     _, written = write_cache(table, memory, source="test", overwrite=True)
     assert written
-    assert storage.list_names(memory) == ["edges", "manifest.json", "nodes"]
+    kinds = {name.split("/")[2] for name in content(memory)}
+    assert kinds == {"edges", "manifest.json", "nodes"}
     assert_holds(open_graph(memory, cache_dir=tmp_path), table)
 
 
@@ -312,8 +239,8 @@ def test_write_cache_overwrite_mends_a_damaged_dataset(
     make_table: MakeTable, memory: str, tmp_path: Path
 ) -> None:
     table = make_table(EDGES, **BASE)
-    write_cache(table, memory, source="test")
-    storage.write_bytes(f"{memory}/edges/part-00000.parquet", b"damaged")
+    manifest, _ = write_cache(table, memory, source="test")
+    storage.write_bytes(f"{memory}/{manifest.edges[0].path}", b"damaged")
     with pytest.raises(DataError, match="--overwrite"):
         open_graph(memory, cache_dir=tmp_path)
     write_cache(table, memory, source="test", overwrite=True)

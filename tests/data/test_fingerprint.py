@@ -9,9 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnformer.data import fingerprint as fp
+from dnformer.data.table import EdgeColumns
 
 NUM_NODES = 3 * fp.BLOCK + 5
 SCHEMA = {"num_nodes": NUM_NODES}
+
+
+def fingerprint(hasher: fp.BlockHasher, num_nodes: int, **schema: int) -> str:
+    return fp.fingerprint(schema, num_nodes, [hasher.digests()])
 
 
 def pieces(cuts: list[int], end: int) -> list[slice]:
@@ -41,15 +46,15 @@ def whole(columns: dict[str, np.ndarray]) -> sp.csr_matrix:
 
 
 def digest(columns: dict[str, np.ndarray], node_cuts: list[int], edge_cuts: list[int]) -> str:
-    hasher, x = fp.BlockHasher(NUM_NODES), whole(columns)
+    hasher, x = fp.BlockHasher(), whole(columns)
     for part in pieces(edge_cuts, len(columns["dst"])):
-        fp.hash_edges(hasher, columns["dst"][part], columns["src"][part])
+        fp.hash_edges(hasher, columns["dst"][part], columns["src"][part], EdgeColumns())
     for part in pieces(node_cuts, NUM_NODES):
         fp.hash_rows(hasher, "nodes.y", part.start, columns["y"][part])
         rows = x[part]
         fp.hash_sparse_rows(hasher, part.start, rows.indptr, rows.indices, rows.data)
         fp.hash_ids(hasher, part.start, columns["ids"][part])
-    return hasher.digest(SCHEMA)
+    return fp.fingerprint(SCHEMA, NUM_NODES, [hasher.digests()])
 
 
 @settings(max_examples=20)
@@ -77,15 +82,15 @@ def test_digest_of_numbers_does_not_depend_on_byte_order() -> None:
     values = np.arange(5)
     digests = []
     for dtype in ("<i8", ">i8"):
-        hasher = fp.BlockHasher(5)
+        hasher = fp.BlockHasher()
         fp.hash_rows(hasher, "nodes.y", 0, values.astype(dtype))
-        digests.append(hasher.digest({}))
+        digests.append(fingerprint(hasher, 5))
     assert digests[0] == digests[1]
 
 
 def test_digest_is_what_the_format_says() -> None:
-    hasher = fp.BlockHasher(2)
-    fp.hash_edges(hasher, np.array([0, 1]), np.array([1, 1]))
+    hasher = fp.BlockHasher()
+    fp.hash_edges(hasher, np.array([0, 1]), np.array([1, 1]), EdgeColumns())
     fp.hash_ids(hasher, 0, ["a", "é"])
     expected = hashlib.sha256(json.dumps({"a": 1, "b": 2}).encode())
     for column, content in [
@@ -95,15 +100,15 @@ def test_digest_is_what_the_format_says() -> None:
         ("ids.length", np.array([1, 2], "<i8").tobytes()),
     ]:
         expected.update(column.encode() + hashlib.sha256(content).digest())
-    assert hasher.digest({"b": 2, "a": 1}) == expected.hexdigest()
+    assert fingerprint(hasher, 2, b=2, a=1) == expected.hexdigest()
 
 
 def test_digest_tells_ids_with_the_same_bytes_apart() -> None:
     digests = set()
     for ids in (["ab", "c"], ["a", "bc"], ["", "abc"]):
-        hasher = fp.BlockHasher(2)
+        hasher = fp.BlockHasher()
         fp.hash_ids(hasher, 0, ids)
-        digests.add(hasher.digest({}))
+        digests.add(fingerprint(hasher, 2))
     assert len(digests) == 3
 
 

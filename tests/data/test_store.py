@@ -25,6 +25,9 @@ from dnformer.errors import DataError
 
 EDGES = [(0, 1), (2, 1), (0, 2)]
 X = np.array([[1, 0], [0, 2], [0, 0]], dtype=np.float32)
+LABEL = {"name": "label", "kind": "class", "num_outputs": 2}
+ONE_CLASS, THREE_CLASSES = LABEL | {"num_outputs": 1}, LABEL | {"num_outputs": 3}
+NAMED = LABEL | {"classes": ["a", "b"]}
 LABELS: dict[str, Any] = {"y": [0, 1, -1], "num_classes": 2, "split": [1, 2, 3]}
 
 
@@ -55,14 +58,15 @@ def opened(uri: str, folder: Path) -> tuple[Store, list[str]]:
 
 def arrays(store: Store) -> dict[str, np.ndarray]:
     found = {field.name: getattr(store, field.name) for field in fields(store)}
-    return {name: array for name, array in found.items() if array is not None}
+    found |= {f"y_{number}": values for number, values in enumerate(found.pop("targets"))}
+    return {name: array for name, array in found.items() if isinstance(array, np.ndarray)}
 
 
 def test_open_store_dense_has_the_documented_arrays(dense: str, tmp_path: Path) -> None:
     store, _ = opened(dense, tmp_path)
     types = {name: str(array.dtype) for name, array in arrays(store).items()}
     assert types == {
-        "colptr": "int64", "row": "int32", "y": "int64", "x": "float32", "split": "int8"
+        "colptr": "int64", "row": "int32", "y_0": "int64", "x": "float32", "split": "int8"
     }  # fmt: skip
     assert store.colptr.tolist() == [0, 0, 2, 3]
     assert store.row.tolist() == [0, 2, 0]
@@ -72,7 +76,7 @@ def test_open_store_sparse_has_the_documented_arrays(sparse: str, tmp_path: Path
     store, _ = opened(sparse, tmp_path)
     types = {name: str(array.dtype) for name, array in arrays(store).items()}
     assert types == {
-        "colptr": "int64", "row": "int32", "y": "int64", "split": "int8",
+        "colptr": "int64", "row": "int32", "y_0": "int64", "split": "int8",
         "x_indptr": "int64", "x_indices": "int32", "x_values": "float32",
     }  # fmt: skip
 
@@ -116,7 +120,7 @@ def test_open_store_half_built_leftover_is_rebuilt(dense: str, tmp_path: Path) -
     assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == [fingerprint]
 
 
-@pytest.mark.parametrize("name", ["y.npy", "x.npy", "split.npy", "complete"])
+@pytest.mark.parametrize("name", ["y_0.npy", "x.npy", "split.npy", "complete"])
 def test_open_store_with_a_file_cleaned_away_is_rebuilt(
     dense: str, tmp_path: Path, name: str
 ) -> None:
@@ -124,7 +128,7 @@ def test_open_store_with_a_file_cleaned_away_is_rebuilt(
     (tmp_path / read_manifest(dense).fingerprint / name).unlink()
     store, said = opened(dense, tmp_path)
     assert len(said) == 1
-    assert store.y.tolist() == [0, 1, -1]
+    assert store.targets[0].tolist() == [0, 1, -1]
 
 
 def test_open_store_failed_build_leaves_nothing(dense: str, tmp_path: Path) -> None:
@@ -218,21 +222,21 @@ def fixed(rows: list[list[float]], kind: Any = None) -> Any:
             "edges", replaced("src", pa.array([0, 2, 2**63], pa.uint64())), "is no int64", id="huge"
         ),
         pytest.param("edges", lambda t: t.drop(["src"]), "column 'src' is missing", id="no-src"),
-        pytest.param("nodes", replaced("y", [0, 2, -1]), r"y 2 is not in -1\.\.1", id="label"),
+        pytest.param("nodes", replaced("y_0", [0, 2, -1]), r"y_0 2 is not in -1\.\.1", id="label"),
         pytest.param("nodes", replaced("split", [1, 2, 4]), r"split 4 is not in 0\.\.3", id="part"),
         pytest.param(
             "nodes",
             replaced("x", fixed([[1, 0], [0, float("nan")], [0, 0]])),
-            "a feature is NaN",
+            "a value is NaN",
             id="nan",
         ),
         pytest.param(
-            "nodes", replaced("x", fixed([[1, 0, 3]] * 3)), "not 2 float32 a row", id="wide"
+            "nodes", replaced("x", fixed([[1, 0, 3]] * 3)), "not 2 values a row", id="wide"
         ),
         pytest.param(
             "nodes",
             replaced("x", fixed([[1, 0]] * 3, pa.float64())),
-            "features are double",
+            "values are double",
             id="x64",
         ),
         pytest.param(
@@ -242,7 +246,7 @@ def fixed(rows: list[list[float]], kind: Any = None) -> Any:
             id="null-feature",
         ),
         pytest.param("nodes", replaced("x", ["a", "b", "c"]), "'x' is string", id="text-feature"),
-        pytest.param("nodes", replaced("y", [1, 1, -1]), "not what the fingerprint", id="other-y"),
+        pytest.param("nodes", replaced("y_0", [1, 1, -1]), "the fingerprint", id="other-y"),
         pytest.param(
             "id_files", replaced("id", ["a", "b", "d"]), "not what the fingerprint", id="other-id"
         ),
@@ -302,11 +306,11 @@ def test_open_store_sparse_content_against_the_manifest_is_refused(
         pytest.param({"num_features": 3}, "fingerprint", id="more-features"),
         pytest.param({"features": "dense"}, "'x' is missing", id="dense"),
         pytest.param({"features": "none"}, "fingerprint", id="no-features"),
-        pytest.param({"labels": False}, "fingerprint", id="no-labels"),
+        pytest.param({"targets": []}, "fingerprint", id="no-labels"),
         pytest.param({"stored_split": False}, "fingerprint", id="no-split"),
-        pytest.param({"num_classes": 1}, "y 1 is not in", id="fewer-classes"),
-        pytest.param({"num_classes": 3}, "fingerprint", id="more-classes"),
-        pytest.param({"classes": ["a", "b"]}, "fingerprint", id="class-names"),
+        pytest.param({"targets": [ONE_CLASS]}, "y_0 1 is not in", id="fewer-classes"),
+        pytest.param({"targets": [THREE_CLASSES]}, "fingerprint", id="more-classes"),
+        pytest.param({"targets": [NAMED]}, "fingerprint", id="class-names"),
         pytest.param({"ids": "string"}, "fingerprint", id="string-ids"),
         pytest.param({"fingerprint": "0" * 64}, "fingerprint", id="fingerprint"),
     ],
