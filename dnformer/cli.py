@@ -89,11 +89,12 @@ def ingest(  # noqa: PLR0913 - one parameter an option
     source: Annotated[
         str | None,
         typer.Argument(
-            help="pyg:NAME, as in pyg:Planetoid/Cora, or synthetic:sbm; or use --edges."
+            help="pyg:NAME, as in pyg:Planetoid/Cora, ogb:NAME, as in ogb:ogbn-arxiv, or "
+            "synthetic:KIND of sbm, power_law, rmat; or use --edges."
         ),
     ] = None,
     out: Annotated[str | None, typer.Option(help="Folder of the dataset, local or a URI.")] = None,
-    root: Annotated[str | None, typer.Option(help="pyg: folder with the raw files.")] = None,
+    root: Annotated[str | None, typer.Option(help="pyg, ogb: folder with the raw files.")] = None,
     edges: Annotated[
         str | None, typer.Option(help="Edge table: Parquet or CSV, a URI or a glob.")
     ] = None,
@@ -116,6 +117,9 @@ def ingest(  # noqa: PLR0913 - one parameter an option
         typer.Option(help="Default split: random, per_class, planetoid, column, or its YAML."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="synthetic: seed.")] = None,
+    degree: Annotated[
+        float | None, typer.Option(help="synthetic: mean number of neighbours.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace another dataset at --out.")] = False,
     config: Annotated[
         str | None, typer.Option(help="YAML of all this; options override it.")
@@ -136,12 +140,16 @@ def ingest(  # noqa: PLR0913 - one parameter an option
     ]  # fmt: skip
     kind, _, name = (source or "").partition(":")
     if kind == "synthetic":
-        options += [("synthetic.kind", name), ("synthetic.nodes", nodes), ("synthetic.seed", seed)]
-    elif kind == "pyg":
-        options += [("pyg.name", name), ("pyg.root", root)]
+        options += [
+            ("synthetic.kind", name), ("synthetic.nodes", nodes), ("synthetic.seed", seed),
+            ("synthetic.degree", degree),
+        ]  # fmt: skip
+    elif kind in ("pyg", "ogb"):
+        options += [(f"{kind}.name", name), (f"{kind}.root", root)]
     elif source:
         raise ConfigError(
-            f"source {source!r}: expected pyg:NAME or synthetic:sbm; tables come by --edges"
+            f"source {source!r}: expected pyg:NAME, ogb:NAME or synthetic:KIND; tables come by "
+            "--edges"
         )
     else:
         columns = features.split(",") if features else None

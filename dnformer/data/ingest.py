@@ -8,6 +8,7 @@ from dnformer.config import Section, SplitConfig, parse
 from dnformer.data.cache import write_cache
 from dnformer.data.clean import Policies, clean
 from dnformer.data.manifest import Manifest
+from dnformer.data.ogb import OgbSource, open_ogb
 from dnformer.data.raw import RAW_POLICIES, RawSource, read_raw
 from dnformer.data.stream import in_memory
 from dnformer.data.synthetic import SyntheticSource, open_synthetic
@@ -17,14 +18,15 @@ from dnformer.data.tables import TableSource, read_tables
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-Source: TypeAlias = Union[RawSource, TableSource, SyntheticSource, "Data"]
+Source: TypeAlias = Union[RawSource, OgbSource, TableSource, SyntheticSource, "Data"]
 
 
 class IngestConfig(Section):
-    """What `dnformer ingest` makes of what: one of pyg, synthetic and table."""
+    """What `dnformer ingest` makes of what: one of pyg, ogb, synthetic and table."""
 
     out: str = Field(description="folder of the dataset: local or any fsspec URI")
     pyg: RawSource | None = Field(None, description="raw files of a graph that PyG knows")
+    ogb: OgbSource | None = Field(None, description="raw files of a graph of OGB")
     synthetic: SyntheticSource | None = Field(None, description="a generated graph")
     table: TableSource | None = Field(None, description="edge and node tables")
     policies: dict[str, str] = Field(
@@ -35,16 +37,17 @@ class IngestConfig(Section):
 
     @model_validator(mode="after")
     def _one_source(self) -> "IngestConfig":
-        given = [name for name in ("pyg", "synthetic", "table") if getattr(self, name) is not None]
+        names = ("pyg", "ogb", "synthetic", "table")
+        given = [name for name in names if getattr(self, name) is not None]
         if len(given) != 1:
             found = ", ".join(given) or "none"
-            raise ValueError(f"takes one source of pyg, synthetic, table; found {found}")
+            raise ValueError(f"takes one source of pyg, ogb, synthetic, table; found {found}")
         return self
 
     @property
-    def source(self) -> RawSource | SyntheticSource | TableSource:
+    def source(self) -> RawSource | OgbSource | SyntheticSource | TableSource:
         """The one source."""
-        found = self.pyg or self.synthetic or self.table
+        found = self.pyg or self.ogb or self.synthetic or self.table
         assert found is not None
         return found
 
@@ -60,10 +63,11 @@ def ingest(
     """Publishes `source` as a dataset at `out`.
 
     Args:
-        source: raw PyG files, tables, a synthetic graph, or a PyG `Data`.
+        source: raw files of PyG's or OGB's, tables, a synthetic graph, or a PyG `Data`.
         out: folder of the dataset, local or any fsspec URI.
         policies: `direction`, `duplicates`, `self_loops`, where not the source's defaults:
-            directed as given, drop, keep; raw PyG files: undirected, drop, drop.
+            directed as given, drop, keep; raw PyG files: undirected, drop, drop; OGB's: the
+            direction that OGB gives them.
         split: default split recipe, recorded outside the fingerprint.
         overwrite: replace another dataset that is there.
 
@@ -84,6 +88,9 @@ def _read(source: Source) -> tuple[RawGraph, Policies, str]:
     match source:
         case RawSource():
             return read_raw(source), RAW_POLICIES, f"pyg:{source.name}"
+        case OgbSource():
+            stream, defaults = open_ogb(source)
+            return in_memory(stream), defaults, f"ogb:{source.name}"
         case SyntheticSource():
             return in_memory(open_synthetic(source)), Policies(), source.name
         case TableSource():

@@ -101,7 +101,7 @@ def test_ingest_refuses_what_it_cannot_read(tmp_path):
     ("values", "message"),
     [
         ({}, "out is required"),
-        ({"out": "o"}, "takes one source of pyg, synthetic, table; found none"),
+        ({"out": "o"}, "takes one source of pyg, ogb, synthetic, table; found none"),
         ({"out": "o", "pyg": {"name": "a", "root": "b"}, "synthetic": {}}, "found pyg, synthetic"),
         ({"out": "o", "table": {"edgs": "e"}}, "'table.edgs'; did you mean 'edges'"),
     ],
