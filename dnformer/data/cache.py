@@ -21,7 +21,7 @@ import scipy.sparse as sp
 from dnformer import storage
 from dnformer.config import SplitConfig
 from dnformer.data import fingerprint as fp
-from dnformer.data.manifest import NAME, Manifest, PartFile, read_manifest
+from dnformer.data.manifest import NAME, Manifest, PartFile, parse_manifest
 from dnformer.data.parts import (
     PartTable,
     edge_part,
@@ -57,23 +57,38 @@ class CacheWriter:
     def __init__(self, uri: str, *, overwrite: bool = False) -> None:
         self.uri = storage.absolute(uri)
         self._overwrite, self._token = overwrite, uuid.uuid4().hex[:8]
-        names = storage.list_names(self.uri)
+        self._published = False
+        names = [name for name in storage.list_names(self.uri) if not _is_half_written(name)]
         if names and NAME not in names and _MARKER not in names:
             raise DataError(
                 f"{self.uri} is not empty and holds no dataset (found {names[0]}); choose another "
                 "--out"
             )
-        _refuse_live(self.uri)
-        self.found = self._read_found() if NAME in names else None
+        ended = _has_ended(self.uri, _marker(self.uri))
+        self.found = self._read_found()
         # the marker first: whenever this stops, the next ingest knows the rest for leftovers
-        mine = {"token": self._token, "host": socket.gethostname(), "pid": os.getpid()}
-        storage.write_bytes(storage.join(self.uri, _MARKER), json.dumps(mine).encode())
-        if self.found is not None or NAME not in names:
+        self._mark()
+        # what an ingest on another host wrote is kept until ours is published, lest it publishes
+        # in this moment what we remove
+        if ended and (self.found is not None or NAME not in names):
             _remove_unreferenced(self.uri, self.found)
 
+    def _mark(self) -> None:
+        process = psutil.Process()
+        mine = {
+            "token": self._token,
+            "host": socket.gethostname(),
+            "pid": process.pid,
+            "started": process.create_time(),
+        }
+        storage.write_bytes(storage.join(self.uri, _MARKER), json.dumps(mine).encode())
+
     def _read_found(self) -> Manifest | None:
+        content = storage.read_if_exists(storage.join(self.uri, NAME))
+        if content is None:
+            return None
         try:
-            return read_manifest(self.uri)
+            return parse_manifest(content, self.uri)
         except DataError as error:
             if self._overwrite:
                 return None
@@ -88,9 +103,16 @@ class CacheWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._is_mine():
+        if self._published:
+            return
+        try:
             self._remove_mine()
-            storage.remove(storage.join(self.uri, _MARKER))
+            if self._is_mine():
+                storage.remove(storage.join(self.uri, _MARKER))
+        except OSError:
+            # the next ingest cleans up; what stopped this one matters more
+            if error is None:
+                raise
 
     def name(self, folder: Folder, number: int) -> str:
         """The name of this ingest's part `number`, for `write_part` in any process."""
@@ -115,16 +137,11 @@ class CacheWriter:
         """
         if not self._is_mine():
             raise DataError(f"{self.uri}: another ingest has begun here meanwhile; run this again")
-        found = self.found
-        equal = found is not None and found.fingerprint == manifest.fingerprint
-        if found is not None and equal and not self._overwrite:
-            self._remove_mine()
-            update = {"split": manifest.split, "source_signature": manifest.source_signature}
-            updated = found.model_copy(update=update)
-            if updated != found:
-                self._put(updated)
-            return updated, updated.split != found.split
+        # again: an ingest on another host may have published since
+        found = self._read_found()
         if found is not None and not self._overwrite:
+            if found.fingerprint == manifest.fingerprint:
+                return self._keep(found, manifest)
             raise DataError(
                 f"{self.uri} holds another dataset ({found.source}); choose another --out, or "
                 "replace it with --overwrite"
@@ -133,10 +150,20 @@ class CacheWriter:
         _remove_unreferenced(self.uri, manifest)
         return manifest, True
 
+    def _keep(self, found: Manifest, manifest: Manifest) -> tuple[Manifest, bool]:
+        _remove_unreferenced(self.uri, found)
+        update = {"split": manifest.split, "source_signature": manifest.source_signature}
+        updated = found.model_copy(update=update)
+        if updated != found:
+            self._put(updated)
+        return updated, updated.split != found.split
+
     def _put(self, manifest: Manifest) -> None:
         text = manifest.model_dump_json(indent=1, exclude_none=True)
         storage.write_bytes(storage.join(self.uri, NAME), text.encode())
-        storage.remove(storage.join(self.uri, _MARKER))
+        self._published = True
+        if self._is_mine():
+            storage.remove(storage.join(self.uri, _MARKER))
 
     def _is_mine(self) -> bool:
         return _marker(self.uri).get("token") == self._token
@@ -157,16 +184,40 @@ def _marker(uri: str) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def _refuse_live(uri: str) -> None:
-    """Refuses while another ingest into `uri` runs; one on another host can't be seen."""
-    found = _marker(uri)
-    pid = found.get("pid")
-    if found.get("host") != socket.gethostname() or not isinstance(pid, int):
-        return
-    if pid != os.getpid() and psutil.pid_exists(pid):
+def _has_ended(uri: str, marker: dict[str, Any]) -> bool:
+    """Whether the ingest that left `marker` is known to run no more; on another host it is not.
+
+    Raises:
+        DataError: it runs.
+    """
+    if not marker:
+        return True
+    pid, started = marker.get("pid"), marker.get("started")
+    if marker.get("host") != socket.gethostname() or not isinstance(pid, int):
+        return False
+    if pid == os.getpid():
+        return False
+    if _runs(pid, started):
         raise DataError(
             f"{uri}: an ingest is at work here (process {pid} on this host); wait, or stop it"
         )
+    return True
+
+
+def _runs(pid: int, started: Any) -> bool:
+    """Whether process `pid` runs, and is the one of then: numbers are given again."""
+    try:
+        process = psutil.Process(pid)
+        # the kernel's start of time, from which these are counted, wavers by a second
+        same = isinstance(started, float) and abs(process.create_time() - started) < 5
+        return same and process.status() != psutil.STATUS_ZOMBIE
+    except (psutil.Error, OverflowError, ValueError):
+        return False
+
+
+def _is_half_written(name: str) -> bool:
+    """Whether a file is what a killed process left of a manifest or marker on a local disk."""
+    return name.endswith(".tmp") and name.startswith((f".{NAME}.", f".{_MARKER}."))
 
 
 def _remove_unreferenced(uri: str, manifest: Manifest | None) -> None:
@@ -174,6 +225,9 @@ def _remove_unreferenced(uri: str, manifest: Manifest | None) -> None:
     kept: set[str] = set()
     if manifest is not None:
         kept = {part.path for part in (*manifest.edges, *manifest.nodes, *manifest.id_files)}
+    for name in storage.list_names(uri):
+        if _is_half_written(name):
+            storage.remove(storage.join(uri, name))
     for folder in _FOLDERS:
         for name in storage.list_names(storage.join(uri, folder)):
             if f"{folder}/{name}" not in kept:
@@ -280,7 +334,7 @@ def make_manifest(
         num_nodes=sum(part.rows for part in facts["nodes"]),
         num_edges=sum(part.rows for part in facts["edges"]),
         created_by=f"dnformer {version('dnformer')}",
-        **schema,
+        **schema | {"num_values": sum(part.values for part in facts["nodes"])},
         **facts,
     )
     found = fp.fingerprint(draft.schema_values(), draft.num_nodes, hashes)

@@ -36,7 +36,11 @@ class BlockHasher:
         if block not in blocks:
             blocks[block] = hashlib.sha256()
         if not isinstance(values, bytes):
+            if values.dtype.kind == "f":
+                values = one_zero(values)
+            # as bytes: a buffer of float16 or of no rows is none to hashlib
             values = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
+            values = values.reshape(-1).view(np.uint8)
         blocks[block].update(values)
 
     def digests(self) -> Digests:
@@ -47,12 +51,23 @@ class BlockHasher:
         }
 
 
+def one_zero(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Floats with -0.0 as 0.0, and with one NaN for all: what is equal has the same bytes."""
+    values = values + values.dtype.type(0)
+    missing = np.isnan(values)
+    if missing.any():
+        values[missing] = np.nan
+    return values
+
+
 def fingerprint(schema: dict[str, Any], num_nodes: int, parts: Iterable[Digests]) -> str:
     """The fingerprint, 64 hex digits, of blocks hashed in `parts`, each in one of them."""
     columns: Digests = {}
     for part in parts:
         for column, blocks in part.items():
-            columns.setdefault(column, {}).update(blocks)
+            known = columns.setdefault(column, {})
+            assert not known.keys() & blocks.keys(), "a block was hashed in two parts"
+            known.update(blocks)
     total = hashlib.sha256(json.dumps(schema, sort_keys=True).encode())
     for column in sorted(columns):
         total.update(column.encode())
@@ -102,11 +117,7 @@ def hash_nodes(hasher: BlockHasher, first: int, nodes: NodeColumns) -> None:
     elif x is not None:
         hash_rows(hasher, "nodes.x", first, x.values if isinstance(x, Quantized) else x)
     for number, column in enumerate(nodes.targets):
-        # every NaN is the same "none", whatever its bits were
-        values = column.values
-        if values.dtype.kind == "f":
-            values = np.where(np.isnan(values), np.float32(np.nan), values)
-        hash_rows(hasher, f"nodes.y_{number}", first, values)
+        hash_rows(hasher, f"nodes.y_{number}", first, column.values)
     for name, rows in (("nodes.split", nodes.split), ("nodes.time", nodes.time)):
         if rows is not None:
             hash_rows(hasher, name, first, rows)
@@ -141,7 +152,16 @@ def hash_ids(hasher: BlockHasher, first: int, ids: npt.NDArray[np.int64] | list[
     if not isinstance(ids, list):
         hash_rows(hasher, "ids", first, ids)
         return
-    for block, part in node_blocks(first, first + len(ids)):
-        encoded = [text.encode() for text in ids[part]]
-        hasher.update("ids.length", block, np.array([len(e) for e in encoded], dtype=np.int64))
-        hasher.update("ids.bytes", block, b"".join(encoded))
+    encoded = [text.encode() for text in ids]
+    offsets = np.cumsum([0, *map(len, encoded)])
+    hash_strings(hasher, first, offsets, np.frombuffer(b"".join(encoded), dtype=np.uint8))
+
+
+def hash_strings(
+    hasher: BlockHasher, first: int, offsets: npt.NDArray[Any], text: npt.NDArray[np.uint8]
+) -> None:
+    """Adds string ids as Arrow has them: id i is text[offsets[i]:offsets[i + 1]], UTF-8."""
+    for block, part in node_blocks(first, first + len(offsets) - 1):
+        here = offsets[part.start : part.stop + 1]
+        hasher.update("ids.length", block, np.diff(here).astype(np.int64))
+        hasher.update("ids.bytes", block, text[int(here[0]) : int(here[-1])])

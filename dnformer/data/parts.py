@@ -1,7 +1,7 @@
 """The Parquet files of a dataset: from columns in memory to a part, and back, checked."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import scipy.sparse as sp
 
 from dnformer import storage
+from dnformer.data.fingerprint import one_zero
 from dnformer.data.manifest import PartFile
 from dnformer.data.table import EdgeColumns, NodeColumns, Quantized
 from dnformer.errors import DataError
@@ -41,7 +42,7 @@ def edge_part(dst: npt.NDArray[Any], src: npt.NDArray[Any], edges: EdgeColumns) 
         "src": src.astype(np.int64, copy=False),
     }
     if edges.weight is not None:
-        columns["weight"] = edges.weight
+        columns["weight"] = one_zero(edges.weight)
     if edges.attr is not None:
         columns["attr"] = _lists(edges.attr)
     if edges.time is not None:
@@ -63,7 +64,7 @@ def node_part(nodes: NodeColumns, first: int) -> PartTable:
     if isinstance(x, sp.csr_matrix):
         offsets = x.indptr.astype(np.int32)
         columns["x_index"] = pa.ListArray.from_arrays(offsets, x.indices.astype(np.int32))
-        columns["x_value"] = pa.ListArray.from_arrays(offsets, x.data)
+        columns["x_value"] = pa.ListArray.from_arrays(offsets, one_zero(x.data))
     elif x is not None:
         columns["x"] = _lists(x.values if isinstance(x, Quantized) else x)
     for number, (_, values) in enumerate(nodes.targets):
@@ -94,27 +95,47 @@ def id_part(ids: npt.NDArray[np.int64] | list[str], first: int) -> PartTable:
 
 
 def _lists(matrix: npt.NDArray[Any]) -> Any:
+    if matrix.dtype.kind == "f":
+        matrix = one_zero(matrix)
     flat = pa.array(np.ascontiguousarray(matrix).ravel())
     return pa.FixedSizeListArray.from_arrays(flat, matrix.shape[1])
 
 
 def write_part(uri: str, name: str, part: PartTable) -> PartFile:
     """Publishes `part` as the file `name` of the dataset's folder `uri`."""
+    return write_pieces(uri, name, [part])
+
+
+def write_pieces(uri: str, name: str, pieces: Iterable[PartTable]) -> PartFile:
+    """The same of a part in pieces, at least one, of which one at a time is held."""
+    rows, values, writer = 0, 0, None
     with storage.staged(storage.join(uri, name)) as path:
-        pq.write_table(
-            part.columns,
-            path,
-            compression="zstd",
-            use_dictionary=False,
-            column_encoding=dict.fromkeys(part.delta, "DELTA_BINARY_PACKED"),
-            row_group_size=max(1, int(_ROW_GROUP_BYTES / part.row_bytes)),
-        )
-        return PartFile(
-            path=name,
-            rows=part.columns.num_rows,
-            bytes=path.stat().st_size,
-            sha256=_sha256(path),
-        )
+        try:
+            for part in pieces:
+                if writer is None:
+                    writer = pq.ParquetWriter(
+                        path,
+                        part.columns.schema,
+                        compression="zstd",
+                        use_dictionary=False,
+                        column_encoding=dict.fromkeys(part.delta, "DELTA_BINARY_PACKED"),
+                    )
+                group = max(1, int(_ROW_GROUP_BYTES / part.row_bytes))
+                writer.write_table(part.columns, row_group_size=group)
+                rows += part.columns.num_rows
+                values += _num_values(part.columns)
+        finally:
+            if writer is not None:
+                writer.close()
+        found = path.stat().st_size
+        return PartFile(path=name, rows=rows, values=values, bytes=found, sha256=_sha256(path))
+
+
+def _num_values(columns: pa.Table) -> int:
+    """Stored feature values, of sparse features."""
+    if "x_value" not in columns.column_names:
+        return 0
+    return sum(len(chunk.flatten()) for chunk in columns["x_value"].chunks)
 
 
 def _sha256(path: Path) -> str:

@@ -300,8 +300,8 @@ def test_open_store_sparse_content_against_the_manifest_is_refused(
 @pytest.mark.parametrize(
     ("manifest", "expected"),
     [
-        pytest.param({"num_values": 1}, "2 feature values, not 1", id="fewer-values"),
-        pytest.param({"num_values": 3}, "2 feature values, not 3", id="more-values"),
+        pytest.param({"num_values": 1}, "2 values, not 1", id="fewer-values"),
+        pytest.param({"num_values": 3}, "2 values, not 3", id="more-values"),
         pytest.param({"num_features": 1}, "index 1 is not in", id="fewer-features"),
         pytest.param({"num_features": 3}, "fingerprint", id="more-features"),
         pytest.param({"features": "dense"}, "'x' is missing", id="dense"),
@@ -345,14 +345,9 @@ def test_open_store_part_with_other_rows_is_refused(dense: str, tmp_path: Path) 
         opened(dense, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "manifest",
-    [{"features": "dense", "num_features": 10**18}, {"num_values": 10**400}],
-    ids=["dense", "sparse"],
-)
-def test_open_store_larger_than_the_disk_is_refused(
-    sparse: str, tmp_path: Path, manifest: dict[str, int]
-) -> None:
+@pytest.mark.parametrize("kind", ["multilabel", "regression"])
+def test_open_store_larger_than_the_disk_is_refused(sparse: str, tmp_path: Path, kind: str) -> None:
+    manifest = {"targets": [LABEL | {"kind": kind, "num_outputs": 10**400}]}
     craft(sparse, "nodes", lambda table: table, **manifest)
     with pytest.raises(DataError, match=r"takes .* MiB, .* MiB free; set cache\.dir"):
         opened(sparse, tmp_path)
