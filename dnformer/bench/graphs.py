@@ -111,15 +111,19 @@ def block(graph: Graph, num_neighbors: Sequence[int], batch_size: int, *, seed: 
     return Csc(name, _offsets(sample.col, num_dst), sample.row, len(sample.n_id))
 
 
-def open_or_make(uri: str | None, folder: Path, *, num_nodes: int, num_edges: int) -> Graph:
+def open_or_make(
+    uri: str | None, folder: Path, *, num_nodes: int, num_edges: int, num_features: int = 0
+) -> Graph:
     """The dataset at `uri`, or a power-law graph that is ingested into `folder`."""
     if uri is not None:
         return open_graph(uri)
     graph = power_law(num_nodes, num_edges)
     dst = np.repeat(np.arange(num_nodes), np.diff(graph.colptr))
     order = np.lexsort((graph.row, dst))
+    rng = np.random.default_rng(0)
+    x = rng.random((num_nodes, num_features), np.float32) if num_features else None
     table = GraphTable(
-        nodes=NodeColumns(num_nodes=num_nodes),
+        nodes=NodeColumns(num_nodes=num_nodes, x=x),
         src=graph.row[order],
         dst=dst,
         policies={"direction": "directed", "duplicates": "keep"},

@@ -9,9 +9,18 @@ import numba
 import numpy as np
 
 from dnformer.data.counter_rng import GAMMA, below, derive, mix
+from dnformer.ops.prefetch import prefetch
 
 _S11, _S32 = np.uint64(11), np.uint64(32)
 _SCALE = 2.0**-53
+# nodes whose lists are asked for ahead of their turn; the rest of a list is read in order
+_AHEAD = 8
+
+
+@numba.njit(inline="always")
+def _ask(values, first, i, end):  # type: ignore[no-untyped-def]
+    if i + _AHEAD < end:
+        prefetch(values, np.int64(first[i + _AHEAD]))
 
 
 @numba.njit(nogil=True, cache=True)
@@ -73,6 +82,53 @@ def _rise(keys, places, i):  # type: ignore[no-untyped-def]
         i = parent
 
 
+@numba.njit
+def _offer(heap, size, most, value, place):  # type: ignore[no-untyped-def]
+    """Adds to a heap of the `most` smallest values; gives its new size."""
+    keys, places = heap
+    if size < most:
+        keys[size], places[size] = value, place
+        _rise(keys, places, size)
+        return size + 1
+    if value < keys[0]:
+        keys[0], places[0] = value, place
+        _sink(keys, places, size)
+    return size
+
+
+@numba.njit
+def _take_all(places, weight, out):  # type: ignore[no-untyped-def]
+    """How many of places[0]..places[1] - 1 weigh something; they go to `out`."""
+    e_id, e = out
+    count = np.int64(0)
+    for p in range(places[0], places[1]):
+        if not _is_weight(weight[p]):
+            return -1 - p
+        if weight[p] > 0:
+            e_id[e + count] = p
+            count += 1
+    return count
+
+
+@numba.njit
+def _take_some(places, weight, stream, most, heap, out):  # type: ignore[no-untyped-def]
+    """The same, `most` of them by their weights."""
+    keys, found = heap
+    e_id, e = out
+    size = np.int64(0)
+    for p in range(places[0], places[1]):
+        w = np.float64(weight[p])
+        if not _is_weight(w):
+            return -1 - p
+        u = _unit(mix(stream + np.uint64(p - places[0]) * GAMMA))
+        # -log(1 - u) >= u: on long lists most need no logarithm
+        if w > 0 and most > 0 and (size < most or u < keys[0] * w):
+            size = _offer(heap, size, most, -math.log(1.0 - u) / w, p)
+    for c in range(size):
+        e_id[e + c] = found[c]
+    return size
+
+
 @numba.njit(nogil=True, cache=True)
 def draw_weighted(frontier, weight, fan_out, key, edges, heap):  # type: ignore[no-untyped-def]
     """`fan_out` different neighbours, one after the other in proportion to the weights left.
@@ -93,36 +149,18 @@ def draw_weighted(frontier, weight, fan_out, key, edges, heap):  # type: ignore[
     """
     first, degree, who, begin, end = frontier
     e_id, counts, e = edges
-    keys, places = heap
     for i in range(begin, end):
-        stream = derive(key, np.uint64(who[i]))
-        whole = fan_out < 0 or degree[i] <= fan_out
-        size = 0
-        for c in range(degree[i]):
-            p = first[i] + c
-            w = np.float64(weight[p])
-            if not _is_weight(w):
-                return -1 - p
-            if w == 0 or fan_out == 0:
-                continue
-            if whole:
-                e_id[e + size] = p
-                size += 1
-                continue
-            # 1 - u is in (0, 1]
-            value = -math.log(1.0 - _unit(mix(stream + np.uint64(c) * GAMMA))) / w
-            if size < fan_out:
-                keys[size], places[size] = value, p
-                _rise(keys, places, size)
-                size += 1
-            elif value < keys[0]:
-                keys[0], places[0] = value, p
-                _sink(keys, places, size)
-        if not whole:
-            for c in range(size):
-                e_id[e + c] = places[c]
-        counts[i] = size
-        e += size
+        _ask(weight, first, i, end)
+        places = (first[i], first[i] + degree[i])
+        if fan_out < 0 or degree[i] <= fan_out:
+            count = _take_all(places, weight, (e_id, e))
+        else:
+            stream = derive(key, np.uint64(who[i]))
+            count = _take_some(places, weight, stream, fan_out, heap, (e_id, e))
+        if count < 0:
+            return count
+        counts[i] = count
+        e += count
     return e
 
 
@@ -136,6 +174,7 @@ def draw_weighted_replaced(frontier, weight, fan_out, key, edges, sums):  # type
     first, degree, who, begin, end = frontier
     e_id, counts, e = edges
     for i in range(begin, end):
+        _ask(weight, first, i, end)
         stream = derive(key, np.uint64(who[i]))
         total, last = 0.0, -1
         for c in range(degree[i]):
@@ -165,6 +204,7 @@ def draw_labor(frontier, rows, fan_out, key, edges):  # type: ignore[no-untyped-
     first, degree, _, begin, end = frontier
     e_id, counts, e = edges
     for i in range(begin, end):
+        _ask(rows, first, i, end)
         count = degree[i]
         if 0 <= fan_out < count:
             count = 0

@@ -1,11 +1,11 @@
 """How a node's neighbours are drawn: uniformly, by weight, or by LABOR's shared numbers."""
 
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, Literal, NamedTuple, Protocol, final
 
 import numpy as np
 import numpy.typing as npt
 
-from dnformer.data.graph import Graph
+from dnformer.data.store import Store
 from dnformer.errors import ConfigError, DataError
 from dnformer.loader import draw_kernels
 from dnformer.loader import sampler_kernels as kernels
@@ -13,6 +13,22 @@ from dnformer.loader.scratch import Frontier, Scratch
 
 Array = npt.NDArray[Any]
 Sampling = Literal["uniform", "weighted", "labor"]
+
+
+class Structure(Protocol):
+    """What a sampler reads of a graph."""
+
+    @property
+    def uri(self) -> str:
+        """Named in errors."""
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+
+    @property
+    def store(self) -> Store:
+        """Its arrays; features and labels are not read."""
 
 
 class Hop(NamedTuple):
@@ -38,12 +54,12 @@ class Draws:
     """One way of drawing; all of them are functions of (key, hop, node).
 
     Args:
-        graph: an open graph.
+        graph: an open graph, or its structure.
         sampling: "uniform", "weighted" (in proportion to `store.weight`) or "labor".
         replace: each draw from all neighbours.
     """
 
-    def __init__(self, graph: Graph, sampling: Sampling, *, replace: bool) -> None:
+    def __init__(self, graph: Structure, sampling: Sampling, *, replace: bool) -> None:
         if sampling not in ("uniform", "weighted", "labor"):
             raise ConfigError(f"sampling {sampling!r} is not one of uniform, weighted, labor")
         if sampling == "labor" and replace:

@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dnformer.data.graph import Graph
 from dnformer.errors import BackendError, ConfigError
-from dnformer.loader.draws import Sampling
+from dnformer.loader.draws import Sampling, Structure
 from dnformer.loader.sampler import Sample
 
 
@@ -29,7 +28,7 @@ class PygLibSampler:
     """Uniform sampling without replacement by `torch.ops.pyg.neighbor_sample` (pyg-lib 0.5 on).
 
     Args:
-        graph: an open graph; its structure is copied to memory.
+        graph: an open graph, or its structure; that is copied to memory.
         num_neighbors: fan-out of each hop; -1 takes all neighbours.
         sampling, replace, temporal: as in `NeighborSampler`, of which only the defaults are here.
 
@@ -40,7 +39,7 @@ class PygLibSampler:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: Structure,
         num_neighbors: Sequence[int],
         *,
         sampling: Sampling = "uniform",

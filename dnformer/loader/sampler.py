@@ -14,11 +14,10 @@ import torch
 from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
 
 from dnformer.data.counter_rng import key_of
-from dnformer.data.graph import Graph
 from dnformer.errors import BackendError, ConfigError, DataError
 from dnformer.loader import sampler_kernels as kernels
 from dnformer.loader import tree_kernels
-from dnformer.loader.draws import Draws, Hop, Sampling
+from dnformer.loader.draws import Draws, Hop, Sampling, Structure
 from dnformer.loader.scratch import Scratch
 
 Array = npt.NDArray[Any]
@@ -86,7 +85,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
     that is normalised over what was drawn needs none, and none are given.
 
     Args:
-        graph: an open graph.
+        graph: an open graph, or its structure.
         num_neighbors: fan-out of each hop; -1 takes all neighbours.
         seed: of PyG's entry point, `sample_from_nodes`; `sample` takes a key.
         sampling: "uniform"; "weighted", in proportion to the edges' weights, 0 is never drawn;
@@ -101,7 +100,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
 
     def __init__(
         self,
-        graph: Graph,
+        graph: Structure,
         num_neighbors: Sequence[int],
         *,
         seed: int = 0,
@@ -253,7 +252,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         raise BackendError("sampling from edges (link prediction) is not supported; use nodes")
 
 
-def _times_of(graph: Graph) -> _Times:
+def _times_of(graph: Structure) -> _Times:
     store = graph.store
     if store.edge_time is not None:
         return _Times(store.edge_time, True, store.node_time)
