@@ -336,6 +336,35 @@ def bench_ops(
         report.show(found, console)
 
 
+@bench.command("loader")
+def bench_loader(
+    case: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this case; may be repeated.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed rounds; the median counts.")] = 7,
+    yardstick: Annotated[
+        str | None, typer.Option(help="Python file of another sampler to race against.")
+    ] = None,
+    graph: Annotated[
+        str | None, typer.Option(help="Dataset for the case loader, in place of a generated one.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Seeds and sampled edges a second: samplers of each kind, and loaders with their stages."""
+    with _waiting("loading torch"):
+        from dnformer.bench import loader
+
+    findings = loader.run(loader.Settings(repeats, yardstick, graph), case or [], say=_say)
+    if as_json:
+        print(json.dumps(loader.as_json(list(findings))))
+        return
+    console = Console()
+    console.width = max(console.width, 150)
+    console.print(loader.header(), highlight=False)
+    for found in findings:
+        loader.show(found, console)
+
+
 @contextmanager
 def _training_progress(config: configs.RunConfig) -> Iterator[Any]:
     """A bar with the time left on a terminal; a line an epoch in a log."""
