@@ -319,6 +319,11 @@ class RunConfig(Section):
             )
         if self.loader.kind == "full" and micro_batches > 1:
             raise ValueError("loader.kind full trains in one worker: its step is one micro-batch")
+        if self.loader.temporal and self.eval.mode == "exact":
+            raise ValueError(
+                "loader.temporal: eval.mode exact takes every neighbour, also later ones; set "
+                "eval.mode: sampled"
+            )
         return self
 
     @property

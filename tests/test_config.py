@@ -221,10 +221,13 @@ def test_loader_draws_that_do_not_go_together_are_refused(
 
 
 def test_loader_draws_go_together() -> None:
-    loader = config(
-        "loader.sampling=weighted", "loader.replace=true", "loader.temporal=true"
-    ).loader
+    draws = ("loader.sampling=weighted", "loader.replace=true", "loader.temporal=true")
+    loader = config(*draws, "eval.mode=sampled").loader
     assert (loader.sampling, loader.replace, loader.temporal) == ("weighted", True, True)
+
+
+def test_temporal_is_not_evaluated_with_what_comes_later() -> None:
+    assert message_of("loader.temporal=true").endswith("set eval.mode: sampled")
 
 
 def test_model_hidden_is_a_multiple_of_heads() -> None:

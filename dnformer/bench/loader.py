@@ -34,6 +34,8 @@ FAN_OUT = (15, 10, 5)
 _NO_PYG_LIB = "left out: pyg-lib is not installed (it is not on PyPI; see PyG's wheel index)"
 _NO_PYG = "left out: PyG's loader needs torch-sparse or pyg-lib, and neither is installed"
 
+_NO_DENSE = "left out: PyG's loader is given dense float features"
+
 
 class Settings(NamedTuple):
     """What the command takes.
@@ -258,14 +260,15 @@ def loader_case(case: str, settings: Settings) -> Findings:
             Entry("dnformer", threads, loader.drain, loader.counts())
             for threads, loader in zip((1, 2), loaders, strict=True)
         ]
-        if pyg_typing.WITH_PYG_LIB or pyg_typing.WITH_TORCH_SPARSE:
+        has_peer = pyg_typing.WITH_PYG_LIB or pyg_typing.WITH_TORCH_SPARSE
+        if has_peer and graph.store.x is not None:
             peer = _Drained(_pyg_loader(graph, nodes, settings), {})
             entries.append(Entry("PyG", 1, peer.drain, peer.counts()))
         rows = _measure(case, name, entries, settings)
     for place, loader in enumerate(loaders):
         rows[place] = rows[place]._replace(stages=loader.stages())
     if len(entries) == len(loaders):
-        rows.append(Row(case, name, "PyG", note=_NO_PYG))
+        rows.append(Row(case, name, "PyG", note=_NO_DENSE if has_peer else _NO_PYG))
     return Findings(
         rows,
         [
