@@ -1,13 +1,14 @@
 # make demo    trains the main job on a generated graph
 # make test    runs the tests
 # make check   what CI runs: format, lint, types, import directions, tests
+# make drill-memory   trains on features of 4 times the memory allowed; root, 14 GB of disk
 # make env     the environment in .venv, which the others make by themselves
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 # torch's OpenMP threads wait in a loop; a long one on cores that others use too stalls the tests
 export GOMP_SPINCOUNT := 1000
-.PHONY: env demo test lint check
+.PHONY: env demo test lint check drill-memory
 
 env: .venv/.installed
 
@@ -22,6 +23,9 @@ demo: env
 
 test: env
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+drill-memory: env
+	$(BIN)/python tests/drills/memory.py
 
 lint: env
 	$(BIN)/ruff format --check .

@@ -233,7 +233,8 @@ class _Parts:
         raw: bool,
     ) -> None:
         hot = features.on_device if features else None
-        gather = _features(graph, pool(), features, sparse=sparse, raw=raw or hot is not None)
+        batches = features.pool if features else pool()
+        gather = _features(graph, batches, features, sparse=sparse, raw=raw or hot is not None)
         self._x = gather if hot is None else DeviceGather(gather, hot, raw=raw)
         self._scale = gather.scale if raw else None
         self._y = ColumnGather(graph.y, pool()) if graph.has_target else None

@@ -9,12 +9,15 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 import torch
 from torch import Tensor
 
 from dnformer.config import CacheConfig
 from dnformer.data.store import Store
+from dnformer.errors import ConfigError
 from dnformer.loader import row_kernels as kernels
+from dnformer.loader.buffers import BufferPool
 from dnformer.loader.direct_read import RowFile
 from dnformer.loader.hot_cache import SlotIndex, Visits, expected_visits, hottest
 from dnformer.loader.memory import memory_limit
@@ -27,6 +30,7 @@ Array = npt.NDArray[Any]
 _SHARE = 0.7
 _CHUNK_BYTES = 32 << 20
 _LINE = 64
+_KEPT_BATCHES = 8
 _DEFAULTS = CacheConfig()
 
 
@@ -91,7 +95,12 @@ class DenseSource:
         return 0 if self._hot is None else len(self._hot.slots.nodes)
 
     def keep_hot(self, nodes: Array) -> None:
-        """Keeps the rows of `nodes`, ascending, in memory from now on; reads them in order."""
+        """Keeps the rows of `nodes`, ascending, in memory from now on; reads them in order.
+
+        Raises:
+            ConfigError: the process may not use so much memory.
+        """
+        _check_room(len(nodes) * self.row_bytes)
         rows = _aligned(len(nodes), self.width, self.dtype)
         self._read_all(nodes, rows)
         self._hot = HotRows(SlotIndex(nodes, self.num_nodes), kernels.table(rows))
@@ -144,10 +153,14 @@ class DenseSource:
 
 
 class Cached(NamedTuple):
-    """A source whose hot rows are chosen, and those of them that lie on the device."""
+    """A source whose hot rows are chosen, and those of them that lie on the device.
+
+    `pool` holds the batches of all loaders that draw from it, one after the other.
+    """
 
     source: DenseSource
     on_device: DeviceRows | None
+    pool: BufferPool
 
 
 def open_source(
@@ -160,10 +173,11 @@ def open_source(
     if store.x is None:
         return None
     source = DenseSource(store.x, store.x_scale, reads=cache.reads, readers=cache.readers)
+    pool = BufferPool(_KEPT_BATCHES, pinned=device.type == "cuda")
     near = (cache.hot_gpu_bytes if device.type == "cuda" else 0) // source.row_bytes
     hot = cache.hot_bytes // source.row_bytes
     if near + hot == 0:
-        return Cached(source, None)
+        return Cached(source, None, pool)
     scores = expected_visits(store, visits)
     on_device = None
     if near:
@@ -172,7 +186,17 @@ def open_source(
         scores[nodes] = 0
     if hot:
         source.keep_hot(hottest(scores, hot))
-    return Cached(source, on_device)
+    return Cached(source, on_device, pool)
+
+
+def _check_room(num_bytes: int) -> None:
+    """Refuses what would get the process killed later."""
+    held, limit = int(psutil.Process().memory_full_info().uss), memory_limit()
+    if held + num_bytes > limit:
+        raise ConfigError(
+            f"cache.hot_bytes: {num_bytes >> 20:,} MiB do not fit; this process may use "
+            f"{limit >> 20:,} MiB and holds {held >> 20:,} MiB before its first batch"
+        )
 
 
 def _place(x: Array) -> tuple[Path, int] | None:

@@ -20,6 +20,7 @@ from dnformer.data.graph import Graph, open_graph
 from dnformer.data.table import EdgeColumns, GraphTable, Quantized
 from dnformer.errors import ConfigError, DataError
 from dnformer.loader import Cached, FullLoader, NeighborLoader, Visits, decode, open_source
+from dnformer.loader.buffers import BufferPool
 from dnformer.loader.source import DenseSource
 
 NUM_NODES, NUM_FEATURES = 60, 5
@@ -316,7 +317,9 @@ def test_draws_exception_reaches_the_consumer_in_its_place(
     make_graph: MakeGraph, number: int
 ) -> None:
     graph = make_graph([], num_nodes=NUM_NODES, x=X)
-    features = Cached(DenseSource(graph.store.x, reads="direct", readers=2), None)
+    features = Cached(
+        DenseSource(graph.store.x, reads="direct", readers=2), None, BufferPool(keep=4)
+    )
     file = Path(graph.store.x.base.filename)
     nodes = np.array([0, 1, 2, 3, 4, 5, 6, NUM_NODES - 1, 8, 9])
     drawn = iter(

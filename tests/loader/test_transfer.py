@@ -11,6 +11,7 @@ from dnformer.config import CacheConfig
 from dnformer.data.graph import Graph
 from dnformer.data.table import Quantized
 from dnformer.loader import Cached, NeighborLoader, Visits, decode, open_source
+from dnformer.loader.buffers import BufferPool
 from dnformer.loader.source import DenseSource
 from dnformer.loader.transfer import move
 
@@ -57,7 +58,7 @@ def test_batches_with_rows_on_a_device_are_the_same(
     source = DenseSource(graph.store.x, graph.store.x_scale, reads="direct", readers=2)
     rows = source.device_rows(np.arange(on_device), device)
     source.keep_hot(np.arange(50, NUM_NODES))
-    cached = Cached(source, rows)
+    cached = Cached(source, rows, BufferPool(keep=4, pinned=name == "cuda"))
     many = loader(graph, features=cached, device=device)
     found = list(many)
     assert {batch.x.device.type for batch in found} == {name}
