@@ -283,15 +283,20 @@ def _print_result(result: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(result))
         return
+    from dnformer.train.objectives import main_metric, shown
+
+    metric = main_metric(result["test"])
     if "values" in result:
-        mean, std, count = 100 * result["mean"], 100 * result["std"], len(result["values"])
-        print(f"test accuracy {mean:.2f} ± {std:.2f} % (mean ± std of {count} runs)")
-        print("  of each: " + ", ".join(f"{100 * value:.2f}" for value in result["values"]))
+        mean, std, *each = (
+            shown(metric, value) for value in (result["mean"], result["std"], *result["values"])
+        )
+        print(f"test {metric} {mean} ± {std} (mean ± std of {len(each)} runs)")
+        print("  of each: " + ", ".join(each))
     else:
-        print(f"test accuracy {100 * result['test']['accuracy']:.2f} % at the best validation")
+        print(f"test {metric} {shown(metric, result['test'][metric])} at the best validation")
         best, epochs = result["best_epoch"] + 1, result["epochs"]
         print(
-            f"  validation {100 * result['val']['accuracy']:.2f} %, best epoch {best} of {epochs}, "
+            f"  validation {shown(metric, result['val'][metric])}, best epoch {best} of {epochs}, "
             f"{result['seconds']:.1f} s of training"
         )
     print(f"  files of the run: {result['run']}")
@@ -393,9 +398,14 @@ def _training_progress(config: configs.RunConfig) -> Iterator[Any]:
 
 
 def _scores(record: dict[str, Any]) -> str:
-    text = f"loss {record['train/loss']:.4f}  train {100 * record['train/accuracy']:.2f} %"
-    if "val/accuracy" in record:
-        text += f"  val {100 * record['val/accuracy']:.2f} %"
+    from dnformer.train.objectives import main_metric, shown
+
+    text = f"loss {record['train/loss']:.4f}"
+    for split in ("train", "val"):
+        keys = {key.removeprefix(f"{split}/"): key for key in record if key.startswith(f"{split}/")}
+        if keys:
+            metric = main_metric(keys)
+            text += f"  {split} {metric} {shown(metric, record[keys[metric]])}"
     return text
 
 

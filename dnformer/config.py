@@ -86,6 +86,7 @@ class DataConfig(Section):
         None, description="null: the recipe recorded by ingest, else the split in the data"
     )
     seed: int | None = Field(None, ge=0, description="seed of a computed split; null: `seed`")
+    label: str | None = Field(None, description="the label column to learn; null: the first")
 
 
 class LoaderConfig(Section):
@@ -213,8 +214,11 @@ class TrainConfig(Section):
     patience: int | None = Field(
         100, ge=1, description="evaluations without a better one; null: train to the end"
     )
-    monitor: Literal["val/accuracy", "val/loss"] = Field(
-        "val/accuracy", description="what the best checkpoint is best at"
+    monitor: str | None = Field(
+        None,
+        description="what the best checkpoint is best at: val/loss, or by the kind of label "
+        "val/accuracy (class), val/auc or val/f1 (multilabel), val/mae or val/rmse (regression); "
+        "null: the first of its kind",
     )
     precision: Literal["float32", "float64"] = Field("float32", description="dtype of the model")
     log_every: int | None = Field(

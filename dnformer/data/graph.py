@@ -40,7 +40,7 @@ class Graph:
         label: str | None = None,
     ) -> None:
         self.uri, self.manifest, self.store = uri, manifest, store
-        self._target = _pick(manifest, label, uri)
+        self._target = pick_target(manifest, label, uri)
         self.split_recipe = split or manifest.default_split
         self._seed = seed
         self._splits: dict[str, npt.NDArray[np.int64]] | None = None
@@ -112,6 +112,7 @@ class Graph:
                 self.split_recipe,
                 y=self.y,
                 num_classes=self.num_classes,
+                kind=self.target.kind,
                 stored=self.store.split,
                 seed=self._seed,
             )
@@ -228,8 +229,12 @@ def open_graph(
     return Graph(uri, manifest, store, split=split, seed=seed, label=label)
 
 
-def _pick(manifest: Manifest, label: str | None, uri: str) -> int | None:
-    """The position of the target named `label`, or of the first; None where there is none."""
+def pick_target(manifest: Manifest, label: str | None, uri: str) -> int | None:
+    """The position of the target named `label`, or of the first; None where there is none.
+
+    Raises:
+        DataError: none has that name.
+    """
     names = [target.name for target in manifest.targets]
     if label is None:
         return 0 if names else None

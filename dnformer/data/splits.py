@@ -24,19 +24,21 @@ _PLANETOID_VAL, _PLANETOID_TEST = 500, 1000
 def make_splits(
     recipe: SplitConfig,
     *,
-    y: Nodes,
+    y: npt.NDArray[Any],
     num_classes: int,
     stored: npt.NDArray[np.int8] | None,
     seed: int,
+    kind: str = "class",
 ) -> dict[str, Nodes]:
-    """Ascending node indices of "train", "val" and "test"; only labelled nodes in computed ones.
+    """Ascending node indices of "train", "val" and "test"; nodes without a label are in none.
 
     Args:
         recipe: which split.
-        y: class of each node `[N]`, -1 for none.
+        y: the target's values, as `table.TargetColumn` has them.
         num_classes: K.
         stored: the split column that came with the data, or None.
         seed: of the permutation, for a computed split.
+        kind: of the target.
 
     Raises:
         DataError: the recipe does not fit the data, parts overlap, or one is empty.
@@ -46,7 +48,9 @@ def make_splits(
     elif recipe.column is not None:
         parts = _stored(stored)
     else:
+        _refuse_classless(recipe, kind)
         parts = _computed(recipe, y, num_classes, seed)
+    parts = {name: nodes[_labelled(y[nodes])] for name, nodes in parts.items()}
     for name, nodes in parts.items():
         if len(nodes) == 0:
             where = "" if recipe.file is None else f"{recipe.file}: "
@@ -54,8 +58,25 @@ def make_splits(
     return {name: np.sort(nodes) for name, nodes in parts.items()}
 
 
-def _computed(recipe: SplitConfig, y: Nodes, num_classes: int, seed: int) -> dict[str, Nodes]:
-    labelled = np.flatnonzero(y >= 0)
+def _refuse_classless(recipe: SplitConfig, kind: str) -> None:
+    by_class = {"per_class", "planetoid"} & recipe.recipe().keys()
+    if by_class and kind != "class":
+        raise DataError(
+            f"split {by_class.pop()} counts the nodes of each class, but the label is of kind "
+            f"{kind}; set data.split to random, column or file"
+        )
+
+
+def _labelled(y: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Which nodes have a class, or any known label or number."""
+    known = ~np.isnan(y) if np.issubdtype(y.dtype, np.floating) else y >= 0
+    return np.asarray(known if y.ndim == 1 else known.any(axis=1))
+
+
+def _computed(
+    recipe: SplitConfig, y: npt.NDArray[Any], num_classes: int, seed: int
+) -> dict[str, Nodes]:
+    labelled = np.flatnonzero(_labelled(y))
     if len(labelled) == 0:
         raise DataError("no node has a label, so no split can be computed; set data.split.file")
     order = labelled[permutation(len(labelled), key_of(seed, "split"))]

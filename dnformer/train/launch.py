@@ -9,8 +9,11 @@ from typing import Any
 
 from dnformer import ray_runtime, storage
 from dnformer.config import RunConfig
+from dnformer.data.graph import pick_target
 from dnformer.data.manifest import Manifest, read_manifest
+from dnformer.errors import DataError
 from dnformer.group import Group
+from dnformer.train.objectives import main_metric, monitor_for, shown
 from dnformer.train.run import Run, portable, read_result, read_run
 from dnformer.train.sinks import Record, read_metrics
 from dnformer.train.worker import Job, device_for, evaluate_run, run_worker
@@ -53,7 +56,7 @@ def train(config: RunConfig, *, fresh: bool = False, progress: Progress | None =
     progress = progress or Progress()
     manifest = read_manifest(storage.absolute(config.data.uri))
     fingerprint = manifest.fingerprint
-    with Run(_with_split(config, manifest), fingerprint, fresh=fresh) as run:
+    with Run(_decided(config, manifest), fingerprint, fresh=fresh) as run:
         for warning in run.warnings:
             progress.say(f"warning: {warning}")
         found = run.result()
@@ -68,10 +71,16 @@ def train(config: RunConfig, *, fresh: bool = False, progress: Progress | None =
         return result
 
 
-def _with_split(config: RunConfig, manifest: Manifest) -> RunConfig:
-    """`config` with its split recipe spelt out: the dataset's default may change under a run."""
+def _decided(config: RunConfig, manifest: Manifest) -> RunConfig:
+    """`config` with what follows from the dataset spelt out: its split and what is monitored."""
+    position = pick_target(manifest, config.data.label, config.data.uri)
+    if position is None:
+        raise DataError(f"{config.data.uri}: the dataset has no labels; there is nothing to learn")
+    monitor = monitor_for(manifest.targets[position].kind, config.train.monitor)
+    # the dataset's default may change under a run
     data = config.data.model_copy(update={"split": config.data.split or manifest.default_split})
-    return config.model_copy(update={"data": data})
+    train = config.train.model_copy(update={"monitor": monitor})
+    return config.model_copy(update={"data": data, "train": train})
 
 
 def _run(config: RunConfig, job: Job, progress: Progress) -> Result:
@@ -120,24 +129,26 @@ def repeat(
     """Trains `times` runs in `RUN/repeat-i`; run i has seed + i and data seed + i.
 
     Returns:
-        `values` of the test accuracy, their `mean` and sample `std`, and of the first run the rest.
+        `metric`, the main one of the label's kind, its `values` on the test nodes, their `mean` and
+        sample `std`, and means of the rest.
     """
     progress = progress or Progress()
     results = []
     with _one_session(config, progress):
         for i in range(times):
             result = train(repeated(config, i), fresh=fresh, progress=progress)
-            progress.say(
-                f"repeat {i + 1}/{times}: test accuracy {100 * result['test']['accuracy']:.2f} %"
-            )
+            metric = main_metric(result["test"])
+            value = shown(metric, result["test"][metric])
+            progress.say(f"repeat {i + 1}/{times}: test {metric} {value}")
             results.append(result)
-    values = [result["test"]["accuracy"] for result in results]
+    values = [result["test"][metric] for result in results]
     return {
         "run": storage.join(storage.absolute(config.storage_path), config.name),
         "epochs": sum(result["epochs"] for result in results),
         "seconds": sum(result["seconds"] for result in results),
         "val": _means(results, "val"),
         "test": _means(results, "test"),
+        "metric": metric,
         "mean": statistics.fmean(values),
         "std": statistics.stdev(values) if times > 1 else 0.0,
         "values": values,

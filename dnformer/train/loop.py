@@ -12,7 +12,6 @@ from typing import NamedTuple, final
 
 import psutil
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
@@ -21,6 +20,7 @@ from dnformer.errors import TrainError
 from dnformer.group import Group
 from dnformer.loader import Loader, decode
 from dnformer.train.buffers import StepBuffers
+from dnformer.train.objectives import METRICS, Objective
 from dnformer.train.sinks import Record
 from dnformer.train.state import TrainState
 
@@ -85,15 +85,23 @@ class Loop:
         state: where to start or continue; it is updated in place.
         loader: training micro-batches.
         group: this worker and the others.
-        settings: the loop's sections of the config, `micro_batches` decided.
+        settings: the loop's sections of the config, `micro_batches` and `monitor` decided.
         hooks: what to call on the way.
+        objective: the loss and what is counted.
     """
 
     def __init__(
-        self, state: TrainState, loader: Loader, group: Group, settings: Settings, hooks: Hooks
+        self,
+        state: TrainState,
+        loader: Loader,
+        group: Group,
+        *,
+        settings: Settings,
+        hooks: Hooks,
+        objective: Objective,
     ) -> None:
         self.state, self._loader, self._group, self._hooks = state, loader, group, hooks
-        self._settings = settings
+        self._settings, self._objective = settings, objective
         self._parameters = [p for p in state.model.parameters() if p.requires_grad]
         self._dtype = self._parameters[0].dtype
         self._micro_batches = settings.train.micro_batches or 1
@@ -144,7 +152,8 @@ class Loop:
         state.optimizer.zero_grad(set_to_none=True)
         first = step * self._micro_batches
         weight = sum(self._loader.num_seeds(first + g) for g in range(self._micro_batches))
-        sums = torch.zeros(3, dtype=self._dtype, device=self._group.device)
+        names = ("loss", "edges", *self._objective.counts)
+        sums = torch.zeros(len(names), dtype=self._dtype, device=self._group.device)
         buffers = StepBuffers(state.model, weight)
         for index in self._mine(step):
             with self._timed("wait"):
@@ -152,7 +161,8 @@ class Loop:
             buffers.reset()
             sums += self._micro_batch(index, batch, weight)
             buffers.add(self._loader.num_seeds(index))
-        loss, correct, edges = self._reduce(sums, buffers)
+        found = dict(zip(names, self._reduce(sums, buffers), strict=True))
+        loss = found["loss"]
         if not math.isfinite(loss):
             raise TrainError(
                 f"the loss is {loss} at step {state.steps_done} (epoch {state.epoch}); the last "
@@ -161,7 +171,7 @@ class Loop:
         with self._timed("optimizer"):
             self._update()
         state.step, state.steps_done = step + 1, state.steps_done + 1
-        added = {"loss": loss * weight, "correct": correct, "edges": edges, "seeds": float(weight)}
+        added = found | {"loss": loss * weight, "seeds": float(weight)}
         state.totals = {name: state.totals.get(name, 0.0) + value for name, value in added.items()}
         every = self._settings.train.log_every
         if every and state.steps_done % every == 0:
@@ -176,7 +186,7 @@ class Loop:
         self.state.optimizer.step()
 
     def _micro_batch(self, index: int, batch: Data, weight: int) -> Tensor:
-        """Adds a micro-batch's gradients; its [loss, correct, edges]."""
+        """Adds a micro-batch's gradients; its [loss, edges, *counts]."""
         device = self._group.device
         with self._timed("copy"):
             batch = batch.to(device)
@@ -184,12 +194,12 @@ class Loop:
             with self._timed("forward"):
                 logits = seed_logits(self.state.model, batch, self._dtype)
                 target = batch.y[batch.seed_rows]
-                loss = F.cross_entropy(logits, target, reduction="sum") / weight
+                loss = self._objective.loss(logits, target) / weight
             with self._timed("backward"):
                 loss.backward()  # type: ignore[no-untyped-call]
-        correct = (logits.argmax(dim=1) == target).sum()
-        edges = batch.edge_index.size(1)
-        return torch.stack([loss.detach(), correct.to(loss.dtype), loss.new_tensor(edges)])
+        counts = self._objective.count(logits.detach(), target)
+        edges = counts.new_tensor([batch.edge_index.size(1)])
+        return torch.cat([loss.detach().reshape(1), edges, counts])
 
     def _reduce(self, sums: Tensor, buffers: "StepBuffers") -> list[float]:
         """Sums gradients and `sums` over the group, in one call; the sums as numbers."""
@@ -246,13 +256,14 @@ class Loop:
 
     def _evaluate(self, epoch: int) -> dict[str, float]:
         train = self._settings.train
+        assert train.monitor is not None
         last = epoch + 1 >= train.epochs
         if (epoch + 1) % self._settings.evaluation.every_epochs and not last:
             return {}
         with self._timed("evaluate"):
             metrics = self._hooks.evaluate()
         value, best = metrics[train.monitor], self.state.best_value
-        lower = train.monitor == "val/loss"
+        lower = METRICS[train.monitor.removeprefix("val/")].lower_is_better
         if best is None or (value < best if lower else value > best):
             self.state.keep_best(value)
         else:
@@ -264,9 +275,9 @@ class Loop:
 
     def _train_metrics(self) -> Record:
         totals = self.state.totals
+        metrics = {"loss": totals["loss"] / totals["seeds"], **self._objective.running(totals)}
         return {
-            "train/loss": totals["loss"] / totals["seeds"],
-            "train/accuracy": totals["correct"] / totals["seeds"],
+            **{f"train/{name}": value for name, value in metrics.items()},
             "lr": self._rate(),
             "seeds": totals["seeds"],
             "edges": totals["edges"],

@@ -35,7 +35,7 @@ class TrainState:
         epoch: the epoch that runs next, or is running.
         step: steps done in it.
         steps_done: steps done in the run.
-        totals: sums over the running epoch: loss, correct, seeds.
+        totals: sums over the running epoch: loss, seeds, edges, what the objective counts.
         best_value: best monitored value so far, or None.
         best_step: `steps_done` at the best value.
         best_epoch: the epoch that ended there.

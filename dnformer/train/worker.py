@@ -17,6 +17,7 @@ from dnformer.loader import Cached, FullLoader, Loader, NeighborLoader, Visits, 
 from dnformer.nn import DNFormer
 from dnformer.train.evaluate import Evaluator, Metrics
 from dnformer.train.loop import Hooks, Loop, Settings, seeded
+from dnformer.train.objectives import monitor_for
 from dnformer.train.run import Attempt
 from dnformer.train.sinks import MetricsFile, Record
 from dnformer.train.state import (
@@ -66,9 +67,11 @@ def run_worker(job: Job, group: Group, report: Callable[[Record], None]) -> dict
     evaluator = build_evaluator(config, model, graph, group, features)
     hooks = _hooks(config, job, state, group, evaluator, report)
     report(_start_record(state))
-    settings = Settings(config.train, config.optim, config.eval, config.checkpoint)
+    monitor = monitor_for(graph.target.kind, config.train.monitor)
+    train = config.train.model_copy(update={"monitor": monitor})
+    settings = Settings(train, config.optim, config.eval, config.checkpoint)
     loader = build_loader(config, graph, features, group.device)
-    Loop(state, loader, group, settings, hooks).run()
+    Loop(state, loader, group, settings=settings, hooks=hooks, objective=evaluator.objective).run()
     return finish(job.run, state, evaluator)
 
 
@@ -84,6 +87,7 @@ def open_run_graph(config: RunConfig, fingerprint: str) -> Graph:
         split=config.data.split,
         seed=config.data_seed,
         cache_dir=Path(config.cache.dir) if config.cache.dir else None,
+        label=config.data.label,
     )
     if graph.fingerprint != fingerprint:
         raise CheckpointError(

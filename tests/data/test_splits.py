@@ -197,9 +197,34 @@ def test_make_splits_file_anywhere() -> None:
     assert from_file(uri)["train"] == [0, 4]
 
 
-def test_make_splits_file_takes_unlabelled_nodes_as_given(tmp_path: Path) -> None:
+def test_make_splits_file_and_column_leave_out_unlabelled_nodes(tmp_path: Path) -> None:
+    y = [-1, 0, 0, 0, 0]
     path = npz(tmp_path / "s.npz", PARTS)
-    assert splits({"file": path}, [-1] * 5)["train"] == [0, 4]
+    assert splits({"file": path}, y)["train"] == [4]
+    assert splits({"column": True}, y, stored=[1, 2, 3, 0, 1])["train"] == [4]
+    with pytest.raises(DataError, match="split 'train' is empty"):
+        splits({"file": path}, [-1] * 5)
+
+
+# node 2 has no value at all, node 5 one of two
+MULTILABEL = np.array([[0, 1], [1, 1], [-1, -1], [0, 0], [1, 0], [-1, 0]] * 2, dtype=np.int8)
+NUMBERS = np.where(MULTILABEL < 0, np.nan, MULTILABEL).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("kind", "y"), [("multilabel", MULTILABEL), ("regression", NUMBERS)], ids=["labels", "numbers"]
+)
+def test_make_splits_of_other_kinds_take_nodes_with_any_value(kind: str, y: Any) -> None:
+    def parts(recipe: SplitConfig, stored: Any = None) -> dict[str, Any]:
+        return make_splits(recipe, y=y, num_classes=2, stored=stored, seed=0, kind=kind)
+
+    drawn = parts(SplitConfig(random=(0.6, 0.2, 0.2)))
+    assert sorted(np.concatenate(list(drawn.values()))) == [0, 1, 3, 4, 5, 6, 7, 9, 10, 11]
+    stored = np.array([1, 2, 1, 3] + [0] * 8, dtype=np.int8)
+    assert parts(SplitConfig(column=True), stored)["train"].tolist() == [0]
+    for recipe in (SplitConfig(per_class=(0.6, 0.2, 0.2)), SplitConfig(planetoid=1)):
+        with pytest.raises(DataError, match=f"each class, but the label is of kind {kind}"):
+            parts(recipe)
 
 
 @pytest.mark.parametrize("kind", ["npz", "json"])

@@ -3,11 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dnformer.config import RunConfig, parse
+from dnformer.data.cache import write_cache
 from dnformer.data.ingest import ingest
 from dnformer.data.synthetic import SyntheticSource
+from dnformer.data.table import GraphTable, NodeColumns, Target, TargetColumn
 
 
 @pytest.fixture(scope="session")
@@ -17,6 +20,35 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
     source = SyntheticSource(nodes=300, classes=3, features=8, degree=6, noise=0.5)
     ingest(source, str(folder / "sbm"))
     return str(folder / "sbm")
+
+
+@pytest.fixture(scope="session")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The URI of a graph of 150 nodes with labels of each kind: topic, tags and size."""
+    random = np.random.default_rng(0)
+    n = 150
+    x = random.normal(size=(n, 4)).astype(np.float32)
+    tags = (x[:, :3] > 0.5).astype(np.int8)
+    tags[random.random((n, 3)) < 0.2] = -1
+    size = (x[:, :2] * [100, 0.1] + [5000, 7]).astype(np.float32)
+    size[random.random((n, 2)) < 0.2] = np.nan
+    targets = (
+        TargetColumn(Target(name="topic", kind="class", num_outputs=2),
+                     (x[:, 0] > 0).astype(np.int64)),
+        TargetColumn(Target(name="tags", kind="multilabel", num_outputs=3), tags),
+        TargetColumn(Target(name="size", kind="regression", num_outputs=2), size),
+    )  # fmt: skip
+    dst = np.repeat(np.arange(n), 2)
+    table = GraphTable(
+        nodes=NodeColumns(num_nodes=n, x=x, targets=targets),
+        src=np.sort(np.stack([(np.arange(n) + 1) % n, (np.arange(n) * 7 + 3) % n], 1)).ravel(),
+        dst=dst,
+        policies={"direction": "directed"},
+        counts={},
+    )
+    uri = str(tmp_path_factory.mktemp("mixed") / "data")
+    write_cache(table, uri, source="test")
+    return uri
 
 
 @pytest.fixture(scope="session")

@@ -55,6 +55,64 @@ def test_train_learns_and_says_so(make_config, tmp_path):
     assert read_metrics(result["run"])[-1]["epoch"] == 11
 
 
+@pytest.mark.parametrize(
+    ("label", "metric", "other", "chance"),
+    [("tags", "auc", "f1", 0.5), ("size", "mae", "rmse", 40.0), ("topic", "accuracy", "loss", 0.5)],
+    ids=["multilabel", "regression", "class"],
+)
+def test_train_on_each_kind_of_label(make_config, mixed, tmp_path, label, metric, other, chance):
+    records = []
+    config = make_config(
+        tmp_path,
+        data={"uri": mixed, "label": label},
+        train={"epochs": 15},
+        optim={"lr": 0.03},
+    )
+    result = train(config, progress=Progress(record=records.append))
+    assert {"loss", metric, other} == result["test"].keys() | {"loss"}
+    better = (lambda a, b: a < b) if metric == "mae" else (lambda a, b: a > b)
+    assert better(result["test"][metric], chance)
+    # the best epoch is the monitor's, which is the main metric
+    monitored = [record[f"val/{metric}"] for record in records[1:]]
+    assert result["val"][metric] == (min if metric == "mae" else max)(monitored)
+    assert "train/loss" in records[-1]
+    assert evaluate(result["run"]) == result
+
+
+def test_train_monitor_of_another_kind_is_refused(make_config, mixed, tmp_path):
+    config = make_config(
+        tmp_path, data={"uri": mixed, "label": "tags"}, train={"monitor": "val/accuracy"}
+    )
+    with pytest.raises(ConfigError, match=r"choose one of val/auc, val/f1, val/loss"):
+        train(config)
+    assert not (tmp_path / "run").exists()
+
+
+def test_train_label_that_is_not_there_is_refused(make_config, mixed, tmp_path):
+    config = make_config(tmp_path, data={"uri": mixed, "label": "colour"})
+    with pytest.raises(DataError, match="no label 'colour'; it has topic, tags, size"):
+        train(config)
+
+
+def test_train_monitor_spelt_out_is_the_same_run(make_config, mixed, tmp_path):
+    found = []
+    for monitor in (None, "val/mae"):
+        config = make_config(
+            tmp_path, data={"uri": mixed, "label": "size"}, train={"monitor": monitor}
+        )
+        found.append(train(config))
+    assert found[0] == found[1]
+
+
+def test_repeat_says_which_metric(make_config, mixed, tmp_path):
+    said = []
+    config = make_config(tmp_path, data={"uri": mixed, "label": "size"}, train={"epochs": 1})
+    result = repeat(config, 2, progress=Progress(said.append))
+    assert result["metric"] == "mae"
+    assert result["mean"] == statistics.fmean(result["values"])
+    assert said[-1] == f"repeat 2/2: test mae {result['values'][1]:.4g}"
+
+
 @pytest.mark.parametrize("mode", ["exact", "sampled"])
 def test_evaluate_gives_what_train_gave(make_config, tmp_path, mode):
     result = train(make_config(tmp_path, eval={"mode": mode}))

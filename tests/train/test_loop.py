@@ -12,6 +12,7 @@ from dnformer.config import CheckpointConfig, EvalConfig, OptimConfig, TrainConf
 from dnformer.errors import TrainError
 from dnformer.group import Group
 from dnformer.train.loop import Hooks, Loop, Settings, learning_rate, seeded
+from dnformer.train.objectives import ClassObjective
 from dnformer.train.state import TrainState
 
 
@@ -102,13 +103,18 @@ def make_loop(
     model = Net(middle or nn.Identity()).to(dtype)
     recorder.state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.1))
     settings = Settings(
-        TrainConfig.model_validate({"epochs": 2, "micro_batches": 1} | train),
+        TrainConfig.model_validate(
+            {"epochs": 2, "micro_batches": 1, "monitor": "val/accuracy"} | train
+        ),
         optim or OptimConfig(lr=0.1),
         evaluation or EvalConfig(),
         checkpoint or CheckpointConfig(),
     )
     loader = Rows(x, y, batch_size)
-    return Loop(recorder.state, loader, Group(), settings, recorder.hooks())
+    hooks, objective = recorder.hooks(), ClassObjective()
+    return Loop(
+        recorder.state, loader, Group(), settings=settings, hooks=hooks, objective=objective
+    )
 
 
 def test_loop_calls_record_save_and_report_at_each_epoch_end():

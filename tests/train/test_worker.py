@@ -63,6 +63,26 @@ def test_two_workers_train_as_one_does(make_config, tmp_path, precision, toleran
             torch.testing.assert_close(tensors[1][name], tensor, rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("mode", ["exact", "sampled"])
+@pytest.mark.parametrize("label", ["tags", "size"])
+def test_two_workers_measure_what_one_does(make_config, mixed, tmp_path, label, mode):
+    sections = {"micro_batches": 2, "precision": "float64", "epochs": 2}
+    options = {"data": {"uri": mixed, "label": label}, "eval": {"mode": mode}}
+    one = make_job(make_config(tmp_path / "one", train=sections, **options))
+    two = make_job(make_config(tmp_path / "two", train={**sections, "workers": 2}, **options))
+    alone = run_worker(one, Group(), lambda record: None)
+    together = run_together(two, tmp_path, world_size=2)
+    assert together[0] == together[1]
+    for split in ("val", "test"):
+        assert together[0][split] == pytest.approx(alone[split], rel=1e-9)
+    epochs = [[r for r in read_metrics(job.run) if r["kind"] == "epoch"] for job in (one, two)]
+    for first, second in zip(*epochs, strict=True):
+        named = {key for key in first if key.startswith(("train/", "val/"))}
+        assert {key: second[key] for key in named} == pytest.approx(
+            {key: first[key] for key in named}, rel=1e-9
+        )
+
+
 def test_two_workers_draw_the_micro_batches_of_one(make_config, tmp_path):
     config = make_config(tmp_path, train={"micro_batches": 2})
     graph = open_run_graph(config, read_manifest(config.data.uri).fingerprint)
