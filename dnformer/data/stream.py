@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
 from dnformer.data.table import (
     EdgeColumns,
@@ -32,9 +31,11 @@ class GraphStream:
     Attributes:
         num_nodes: N.
         num_edges: of all chunks, duplicates and self-loops included.
-        edges: chunks of at least one edge, in the source's order, all with the same columns.
-        nodes: columns of the nodes 0..65,535, then of the next 65,536, and so on, without ids;
-            a block has a fingerprint's size, so it can be hashed, written and forgotten.
+        edges: chunks of at least one edge between nodes, which the source has checked, in the
+            source's order, all with the same columns.
+        nodes: columns of the nodes 0..65,535, then of the next 65,536, and so on, with dense
+            features and without ids; a block has a fingerprint's size, so it can be hashed,
+            written and forgotten.
         where: names edge `e` of that order as a person finds it.
         counts: what the source read and left out, for the manifest.
     """
@@ -84,8 +85,6 @@ def _all_nodes(blocks: list[NodeColumns]) -> NodeColumns:
     x: Any = blocks[0].x
     if isinstance(x, Quantized):
         x = Quantized(_joined([_values(block.x) for block in blocks]), x.scale)
-    elif sp.issparse(x):
-        x = sp.vstack([block.x for block in blocks], format="csr")
     else:
         x = _joined([block.x for block in blocks])
     columns = [block.targets for block in blocks]

@@ -6,10 +6,8 @@ graph does not depend on threads, and nothing but the pieces at work is held.
 
 import math
 import os
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Literal, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +27,7 @@ from dnformer.data.synthetic_kernels import (
     make_shuffle,
 )
 from dnformer.data.table import Features, NodeColumns, Quantized, class_target
+from dnformer.data.threads import in_threads
 from dnformer.errors import ConfigError
 
 CHUNK_PAIRS = 65_536
@@ -36,8 +35,6 @@ CHUNK_PAIRS = 65_536
 # what a key is for; the shuffle has 0
 _EDGES, _CENTROIDS, _NOISE = 1, 2, 3
 _MAX_NODES = 1 << 32
-
-T = TypeVar("T")
 
 
 class SyntheticSource(BaseModel):
@@ -117,8 +114,8 @@ def open_synthetic(source: SyntheticSource, *, threads: int | None = None) -> Gr
     return GraphStream(
         num_nodes=source.nodes,
         num_edges=2 * source.num_pairs,
-        edges=lambda: _in_order(lambda chunk: _chunk(source, plan, chunk), num_chunks, threads),
-        nodes=lambda: _in_order(lambda block: _block(source, plan, block), num_blocks, threads),
+        edges=lambda: in_threads(partial(_chunk, source, plan), range(num_chunks), threads),
+        nodes=lambda: in_threads(partial(_block, source, plan), range(num_blocks), threads),
         where=where,
     )
 
@@ -177,18 +174,6 @@ def _centroids(source: SyntheticSource) -> npt.NDArray[np.float32]:
     lengths = [math.sqrt(math.fsum(value * value for value in row.tolist())) for row in rows]
     centroids: npt.NDArray[np.float32] = (rows / np.array(lengths)[:, None]).astype(np.float32)
     return centroids
-
-
-def _in_order(make: Callable[[int], T], count: int, threads: int) -> Iterator[T]:
-    """make(0), make(1), ... each made in one of `threads`."""
-    with ThreadPoolExecutor(threads) as pool:
-        pending: deque[Future[T]] = deque()
-        for number in range(count):
-            if len(pending) > threads:
-                yield pending.popleft().result()
-            pending.append(pool.submit(make, number))
-        while pending:
-            yield pending.popleft().result()
 
 
 def _chunk(source: SyntheticSource, plan: _Plan, chunk: int) -> EdgeChunk:
