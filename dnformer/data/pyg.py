@@ -37,7 +37,8 @@ def from_data(
     """The graph in `data`: edge_index, x (dense or torch sparse), y, masks, times, edge columns.
 
     Tensors may be on any device and are not changed. The number of nodes is `data.num_nodes`
-    where it was set, else the length of x, y or a mask, else the largest endpoint + 1.
+    where it was set, else the length of x, y or a mask, else the largest endpoint + 1. A dense x
+    of float16 stays so, any other type becomes float32.
     Masks that are there become the split column. An integer y `[N]` is one class a node, -1 for
     none; an integer or bool y `[N, K]` is K labels of 0 and 1, -1 for unknown; a float y is K
     numbers, NaN for none. Of edges there are edge_weight `[E]`, edge_attr `[E]` or `[E, A]` and
@@ -149,7 +150,10 @@ def _features(data: Data, num_nodes: int, layout: Layout) -> Features:
         x = x.float()
     where = "Data: node {}".format
     if x.layout == torch.strided:
-        return lay_out(finite(x.numpy(), where=where), layout)
+        found = lay_out(finite(x.numpy(), where=where), layout)
+        if x.dtype == torch.float16 and isinstance(found, np.ndarray):
+            return found.astype(np.float16)
+        return found
     x = x.to_sparse_csr() if x.layout == torch.sparse_coo else x
     if x.layout != torch.sparse_csr:
         raise DataError(f"data.x has layout {x.layout}; it must be dense, sparse COO or sparse CSR")

@@ -105,6 +105,18 @@ def test_from_data_any_real_type_is_features(dtype: torch.dtype) -> None:
     assert found.tolist() == [[1, 0], [0, 1], [1, 1]]
 
 
+def test_from_data_half_precision_stays_where_dense() -> None:
+    x = torch.tensor([[0.1, -0.0], [1, 2], [3, 4]], dtype=torch.float16)
+    found = from_data(Data(x=x, edge_index=EDGES)).nodes.x
+    assert isinstance(found, np.ndarray)
+    assert found.dtype == np.float16
+    assert np.array_equal(found, x.numpy())
+    assert not np.signbit(found).any()
+    sparse = from_data(Data(x=x, edge_index=EDGES), feature_layout="sparse").nodes.x
+    assert sp.issparse(sparse)
+    assert sparse.dtype == np.float32
+
+
 def test_from_data_column_of_labels_and_num_classes() -> None:
     raw = from_data(Data(edge_index=EDGES, y=torch.tensor([[0], [4], [0]])), num_classes=6)
     assert raw.nodes.targets[0].values.tolist() == [0, 4, 0]
