@@ -5,12 +5,13 @@ Credentials and endpoints come from the environment, as each store's own client 
 """
 
 import errno
+import hashlib
 import os
 import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
@@ -131,6 +132,24 @@ def size(uri: str) -> int:
     """Bytes of a file."""
     with _filesystem(uri) as (fs, path):
         return int(fs.size(path))
+
+
+def content_id(uri: str) -> str:
+    """Equal for equal content: the store's own tag and the size where it has one, else a hash.
+
+    Raises:
+        DataError: there is no such file.
+    """
+    with _filesystem(uri) as (fs, path):
+        try:
+            info = fs.info(path)
+            tag = info.get("ETag") or info.get("etag") or info.get("md5Hash")
+            if tag:
+                return f"{tag} {info['size']}"
+            with fs.open(path, "rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        except (FileNotFoundError, IsADirectoryError):
+            raise DataError(f"{uri}: no such file") from None
 
 
 def open_read(uri: str) -> BinaryIO:
@@ -324,6 +343,13 @@ def remove(uri: str) -> None:
     with _filesystem(uri) as (fs, path):
         if _kind(fs, path) is not None:
             fs.rm(path, recursive=True)
+
+
+def remove_empty(folder: str) -> None:
+    """Removes a local folder if it is empty; other stores have none."""
+    if is_local(folder):
+        with suppress(OSError):
+            Path(absolute(folder)).rmdir()
 
 
 def arrow_filesystem(uri: str) -> tuple[Any, str]:

@@ -109,6 +109,9 @@ class CacheWriter:
             self._remove_mine()
             if self._is_mine():
                 storage.remove(storage.join(self.uri, _MARKER))
+            for folder in _FOLDERS:
+                storage.remove_empty(storage.join(self.uri, folder))
+            storage.remove_empty(self.uri)
         except OSError:
             # the next ingest cleans up; what stopped this one matters more
             if error is None:

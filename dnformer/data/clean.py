@@ -255,12 +255,19 @@ def check_policies(policies: Policies, *, num_nodes: int, edges: EdgeColumns) ->
 
 
 def counts_of(
-    policies: Policies, *, num_read: int, num_loops: int, num_repeats: int, num_added: int
+    policies: Policies,
+    *,
+    num_read: int,
+    num_loops: int,
+    num_repeats: int,
+    num_added: int,
+    num_dangling: int = 0,
 ) -> dict[str, int]:
     """What the policies did, by name.
 
     edges_read: as given.
-    self_loops: from a node to itself among them, every repetition counted.
+    dangling_dropped: with `dangling: drop`, those with an end that is no node.
+    self_loops: from a node to itself among the rest, every repetition counted.
     self_loops_dropped: all of those with `self_loops: drop`, else 0.
     duplicates_dropped: duplicates among the rest with `duplicates: drop`, else 0.
     duplicates_summed: with `duplicates: sum`, those added to another edge.
@@ -272,12 +279,13 @@ def counts_of(
     summed = {"duplicates_summed": gone} if policies.duplicates == "sum" else {}
     return {
         "edges_read": num_read,
+        **({"dangling_dropped": num_dangling} if policies.dangling == "drop" else {}),
         "self_loops": num_loops,
         "self_loops_dropped": loops_dropped,
         "duplicates_dropped": 0 if summed else gone,
         **summed,
         "edges_added_by_undirected": num_added,
-        "num_edges": num_read - loops_dropped - gone + num_added,
+        "num_edges": num_read - num_dangling - loops_dropped - gone + num_added,
     }
 
 

@@ -72,11 +72,17 @@ def finite_csr(x: Any, *, where: Where) -> Any:
 
 
 def arrow_block(
-    column: Any, name: str, *, where: Where, width: int | None
+    column: Any,
+    name: str,
+    *,
+    where: Where,
+    width: int | None,
+    mend: str = "choose the feature columns with features",
 ) -> npt.NDArray[np.float32]:
     """An Arrow column of numbers as `[N, 1]`, or one of lists of numbers as `[N, width]`.
 
-    `width` None takes the length of the first list. N is at least 1.
+    `width` None takes the length of the first list. N is at least 1. `mend` is what helps where the
+    column holds no numbers.
 
     Raises:
         DataError: a value is missing, no number or not finite, or a list has another length.
@@ -86,9 +92,9 @@ def arrow_block(
         kind = kind.value_type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         found = f"{where(0)} and on: column {name!r} is {column.type}, not numbers"
-        raise DataError(f"{found}; choose the feature columns with features")
+        raise DataError(f"{found}; {mend}")
     if column.null_count:
-        raise _missing(where(first_true(pc.is_null(column))), name)
+        raise missing(where(first_true(pc.is_null(column))), name)
     if not is_list:
         width = width or 1
     else:
@@ -104,11 +110,11 @@ def arrow_block(
             )
         column = pc.list_flatten(column)
         if column.null_count:
-            raise _missing(where(first_true(pc.is_null(column)) // width), name)
+            raise missing(where(first_true(pc.is_null(column)) // width), name)
     if not is_list and width != 1:
         raise DataError(f"{where(0)} and on: column {name!r} is {kind}, expected lists of {width}")
     return finite(
-        column.to_numpy().reshape(-1, width),
+        column.to_numpy(zero_copy_only=False).reshape(-1, width),
         where=where,
         column=lambda at: f"{name}[{at}]" if is_list else name,
     )
@@ -127,13 +133,21 @@ def lay_out(x: Any, layout: Layout) -> Features:
     """
     if x.shape[1] == 0:
         return None
-    sparse = layout == "sparse"
+    stored = 0
     if layout == "auto" and x.shape[1] >= _SPARSE_MIN_FEATURES:
-        stored = x.nnz if sp.issparse(x) else np.count_nonzero(x)
-        sparse = int(stored) * 100 <= _SPARSE_PERCENT * x.shape[0] * x.shape[1]
+        stored = int(x.nnz if sp.issparse(x) else np.count_nonzero(x))
+    sparse = is_sparse(layout, stored, *x.shape)
     if sp.issparse(x):
         return x if sparse else x.toarray()
     return sp.csr_matrix(x) if sparse else x
+
+
+def is_sparse(layout: Layout, stored: int, num_nodes: int, width: int) -> bool:
+    """Whether features `[N, F]` of which `stored` are not 0 are kept sparse."""
+    if layout != "auto":
+        return layout == "sparse" and width > 0
+    wide = width >= _SPARSE_MIN_FEATURES
+    return wide and stored * 100 <= _SPARSE_PERCENT * num_nodes * width
 
 
 def csr_from_parts(
@@ -165,8 +179,12 @@ def csr_from_parts(
     return matrix
 
 
-def count_classes(y: Int64Array, *, num_classes: int | None, where: Where) -> int:
+def count_classes(
+    y: Int64Array, *, num_classes: int | None, where: Where, labelled: int | None = None
+) -> int:
     """K of the labels `y` `[N]`, where -1 is no label: `num_classes`, or the largest label + 1.
+
+    `labelled` is the number of nodes with a label, where `y` has only some of them.
 
     Raises:
         DataError: a label is below -1 or not below `num_classes`; or K is not given and would
@@ -185,7 +203,7 @@ def count_classes(y: Int64Array, *, num_classes: int | None, where: Where) -> in
                 f"{found}; with num_classes {num_classes} the largest is {num_classes - 1}"
             )
         return num_classes
-    labelled = int(np.count_nonzero(y >= 0))
+    labelled = int(np.count_nonzero(y >= 0)) if labelled is None else labelled
     if y[top] >= labelled > 0:
         found = f"{where(top)}: label {y[top]} makes {int(y[top]) + 1} classes"
         raise DataError(
@@ -220,12 +238,18 @@ def plain_integers(text: Any) -> Any:
 
 
 def arrow_labels(
-    column: Any, name: str, *, is_csv: bool, num_classes: int | None, where: Where
+    column: Any,
+    name: str,
+    *,
+    is_csv: bool,
+    num_classes: int | None,
+    where: Where,
+    labelled: int | None = None,
 ) -> tuple[Int64Array, int, list[str] | None]:
     """Labels -1..K-1 of an Arrow column of int64, float64 or TEXT, K, and the names of classes.
 
     Null, -1 and "" are no label. Text is names, ranked by their UTF-8 bytes; in CSV it is
-    numbers where all are whole, with or without ".0".
+    numbers where all are whole, with or without ".0". `labelled` as in `count_classes`.
 
     Raises:
         DataError: a number is not whole or out of range, or `num_classes` is another number.
@@ -237,13 +261,18 @@ def arrow_labels(
             return _class_names(column, name, is_csv=is_csv, num_classes=num_classes, where=where)
         column = whole
     elif column.type == pa.float64():
-        column = _whole(column, name, where)
+        column = whole_numbers(column, name, where)
     y: Int64Array = pc.fill_null(column, -1).to_numpy()
-    return y, count_classes(y, num_classes=num_classes, where=where), None
+    given = {"num_classes": num_classes, "labelled": labelled}
+    return y, count_classes(y, where=where, **given), None
 
 
-def _whole(column: Any, name: str, where: Where) -> Any:
-    """A float64 column as int64."""
+def whole_numbers(column: Any, name: str, where: Where) -> Any:
+    """A float64 column of classes as int64.
+
+    Raises:
+        DataError: a value is not whole.
+    """
     odd = pc.or_(pc.not_equal(column, pc.floor(column)), pc.greater(pc.abs(column), 2.0**53))
     row = first_true(odd)
     if row >= 0:
@@ -257,7 +286,7 @@ def _class_names(
 ) -> tuple[Int64Array, int, list[str]]:
     if is_csv:
         with suppress(pa.ArrowInvalid):  # raised by names, which is what we expect
-            _whole(pc.cast(column, pa.float64()), name, where)
+            whole_numbers(pc.cast(column, pa.float64()), name, where)
     names = pc.unique(column).drop_null()
     names = names.take(pc.sort_indices(names))
     if num_classes not in (None, len(names)):
@@ -271,7 +300,7 @@ def arrow_split(column: Any, name: str, *, where: Where) -> npt.NDArray[np.int8]
     """Split codes of an Arrow column of TEXT; null and "" are no split.
 
     Raises:
-        DataError: a value is none of train, val (valid, validation), test, or one has no row.
+        DataError: a value is none of train, val (valid, validation), test.
     """
     if column.type != TEXT and column.null_count < len(column):
         found = f"{where(0)} and on: column {name!r} is {column.type}"
@@ -284,14 +313,23 @@ def arrow_split(column: Any, name: str, *, where: Where) -> npt.NDArray[np.int8]
         raise DataError(f"{found} is no split; allowed are train, val, test or nothing")
     by_position = np.array(list(_SPLIT_CODES.values()), dtype=np.int8)
     codes: npt.NDArray[np.int8] = by_position[at.to_numpy()]
-    for part, code in SPLITS.items():
-        if not (codes == code).any():
-            found = f"{where(0)} and on: no row has {part} in column {name!r}"
-            raise DataError(f"{found}; fill it, or rename the column to leave it out")
     return codes
 
 
-def _missing(where: str, name: str) -> DataError:
+def refuse_empty_split(codes: set[int], name: str, where: Where) -> None:
+    """Refuses a split column, of whose values `codes` are all, without one of the three.
+
+    Raises:
+        DataError: one has no row.
+    """
+    for part, code in SPLITS.items():
+        if code not in codes:
+            found = f"{where(0)} and on: no row has {part} in column {name!r}"
+            raise DataError(f"{found}; fill it, or rename the column to leave it out")
+
+
+def missing(where: str, name: str) -> DataError:
+    """A row has no value where it must have one."""
     return DataError(f"{where}: {name} has no value; fill it, or drop the row")
 
 

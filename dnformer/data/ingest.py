@@ -1,24 +1,44 @@
 """Ingest: reads a source, applies the policies, publishes the dataset."""
 
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TYPE_CHECKING, Literal, TypeAlias, Union
 
 from pydantic import Field, model_validator
 
+from dnformer import storage
 from dnformer.config import Section, SplitConfig, parse
-from dnformer.data.cache import write_cache
+from dnformer.data.cache import CacheWriter, write_cache
 from dnformer.data.clean import Policies, clean
-from dnformer.data.manifest import Manifest
+from dnformer.data.ingest_progress import Progress
+from dnformer.data.ingest_signature import signature
+from dnformer.data.manifest import NAME, Manifest, read_manifest
 from dnformer.data.ogb import OgbSource, open_ogb
 from dnformer.data.raw import RAW_POLICIES, RawSource, read_raw
 from dnformer.data.stream import in_memory
 from dnformer.data.synthetic import SyntheticSource, open_synthetic
 from dnformer.data.table import RawGraph
-from dnformer.data.tables import TableSource, read_tables
+from dnformer.data.tables import TableSource, open_tables
+from dnformer.data.workspace import workspace
+from dnformer.errors import BackendError, ConfigError, DataError
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
 Source: TypeAlias = Union[RawSource, OgbSource, TableSource, SyntheticSource, "Data"]
+
+
+class EngineConfig(Section):
+    """What ingests tables, and what it may use; the result does not depend on it."""
+
+    name: Literal["local", "ray"] = Field("local", description="this machine, or a Ray cluster")
+    memory_limit: str | int | None = Field(
+        None,
+        description="memory of the whole process, as in 4GiB, or bytes; null: half of the "
+        "machine's, or of what its cgroup may use",
+    )
+    temp_dir: str | None = Field(
+        None, description="local folder of all temporary files; null: the system's"
+    )
+    threads: int | None = Field(None, ge=1, description="null: one a CPU")
 
 
 class IngestConfig(Section):
@@ -30,10 +50,12 @@ class IngestConfig(Section):
     synthetic: SyntheticSource | None = Field(None, description="a generated graph")
     table: TableSource | None = Field(None, description="edge and node tables")
     policies: dict[str, str] = Field(
-        {}, description="direction, duplicates, self_loops, where not the source's defaults"
+        {},
+        description="direction, duplicates, self_loops, dangling, where not the source's defaults",
     )
     split: SplitConfig | None = Field(None, description="default split recipe of the dataset")
     overwrite: bool = Field(False, description="replace another dataset at `out`")
+    engine: EngineConfig | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> "IngestConfig":
@@ -59,31 +81,98 @@ def ingest(
     policies: dict[str, str] | None = None,
     split: SplitConfig | None = None,
     overwrite: bool = False,
+    engine: EngineConfig | None = None,
+    progress: Progress | None = None,
 ) -> tuple[Manifest, bool]:
     """Publishes `source` as a dataset at `out`.
 
     Args:
         source: raw files of PyG's or OGB's, tables, a synthetic graph, or a PyG `Data`.
         out: folder of the dataset, local or any fsspec URI.
-        policies: `direction`, `duplicates`, `self_loops`, where not the source's defaults:
-            directed as given, drop, keep; raw PyG files: undirected, drop, drop; OGB's: the
-            direction that OGB gives them.
+        policies: `direction`, `duplicates`, `self_loops`, `dangling`, where not the source's
+            defaults: directed as given, drop, keep, error; raw PyG files: undirected, drop, drop;
+            OGB's: the direction that OGB gives them.
         split: default split recipe, recorded outside the fingerprint.
         overwrite: replace another dataset that is there.
+        engine: what reads tables, with how much memory; other sources are held in memory.
+        progress: told of the stages of an ingest of tables.
 
     Returns:
-        The manifest, and whether anything was written: an equal dataset is left as it is.
+        The manifest, and whether anything was written: an equal dataset is left as it is, and
+        where it came from the same files and options these are not even read.
 
     Raises:
         DataError: the data are wrong; the message names file, row and value.
         ConfigError: an option is wrong.
     """
+    progress = progress or Progress()
+    if engine is not None and not isinstance(source, TableSource):
+        raise ConfigError("engine is for tables, other sources are held in memory; leave it out")
+    if isinstance(source, TableSource):
+        if engine is not None and engine.name == "ray":
+            raise BackendError("engine ray is not there yet; use local, which spills to disk")
+        return _ingest_tables(
+            source, out, policies or {}, split=split, overwrite=overwrite,
+            engine=engine or EngineConfig(), progress=progress,
+        )  # fmt: skip
     raw, defaults, name = _read(source)
     table = clean(raw, _policies(defaults, policies or {}))
     return write_cache(table, out, source=name, split=split, overwrite=overwrite)
 
 
-def _read(source: Source) -> tuple[RawGraph, Policies, str]:
+def _ingest_tables(
+    source: TableSource,
+    out: str,
+    given: dict[str, str],
+    *,
+    split: SplitConfig | None,
+    overwrite: bool,
+    engine: EngineConfig,
+    progress: Progress,
+) -> tuple[Manifest, bool]:
+    policies = _policies(Policies(), given)
+    tables = open_tables(source)
+    with progress.stage("compare with what is there"):
+        facts = {
+            "source": f"table:{tables[0].name}",
+            "source_signature": signature(source, tables, policies),
+            "split": split,
+        }
+    there = None if overwrite else _there(out)
+    if there is not None and there.source_signature is not None:
+        if there.source_signature != facts["source_signature"]:
+            raise DataError(
+                f"{out} holds another dataset ({there.source}), or came from other files or "
+                "options; choose another --out, or replace it with --overwrite"
+            )
+        if there.split == split:
+            return there, False
+        with CacheWriter(out) as writer:
+            return writer.publish(there.model_copy(update={"split": split}))
+    # DuckDB and what else only tables need takes a moment to import
+    from dnformer.data.ingest_local import ingest_tables
+
+    with (
+        CacheWriter(out, overwrite=overwrite) as writer,
+        workspace(engine.temp_dir, engine.memory_limit, engine.threads) as space,
+    ):
+        manifest = ingest_tables(source, tables, policies, writer, space, progress, facts)
+        return writer.publish(manifest)
+
+
+def _there(uri: str) -> Manifest | None:
+    """The manifest of the dataset at `uri`; None where there is none, or none that can be read."""
+    if not storage.exists(storage.join(storage.absolute(uri), NAME)):
+        return None
+    try:
+        return read_manifest(storage.absolute(uri))
+    except DataError:
+        return None  # the writer says what to do
+
+
+def _read(
+    source: Union[RawSource, OgbSource, SyntheticSource, "Data"],
+) -> tuple[RawGraph, Policies, str]:
     """(graph, default policies, what the manifest calls it)."""
     match source:
         case RawSource():
@@ -93,8 +182,6 @@ def _read(source: Source) -> tuple[RawGraph, Policies, str]:
             return in_memory(stream), defaults, f"ogb:{source.name}"
         case SyntheticSource():
             return in_memory(open_synthetic(source)), Policies(), source.name
-        case TableSource():
-            return read_tables(source), Policies(), f"table:{source.edges}"
     # the one source that needs torch, which takes seconds to import
     from dnformer.data.pyg import from_data
 

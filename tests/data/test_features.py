@@ -17,6 +17,7 @@ from dnformer.data.features import (
     finite_csr,
     lay_out,
     plain_integers,
+    refuse_empty_split,
 )
 from dnformer.errors import DataError
 
@@ -247,7 +248,8 @@ def test_arrow_split_gives_codes_and_refuses_others() -> None:
     with pytest.raises(DataError, match=r"^nodes.csv row 2: s 'Train' is no split; allowed are"):
         arrow_split(pa.chunked_array([["val", "Train"]], TEXT), "s", where=where)
     with pytest.raises(DataError, match=r"no row has test in column 's'"):
-        arrow_split(pa.chunked_array([["val", "train"]], TEXT), "s", where=where)
+        refuse_empty_split({0, 1, 2}, "s", where)
+    refuse_empty_split({1, 2, 3}, "s", where)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_ingest_tables_counts_what_the_policies_did(tmp_path):
     manifest, written = ingest(write_tables(tmp_path), str(tmp_path / "out"))
     assert written
     assert (manifest.num_nodes, manifest.num_edges) == (3, 3)
-    assert manifest.classes == ["x", "y"]
+    assert manifest.targets[0].classes == ["x", "y"]
     assert manifest.policies == {
         "direction": "directed", "duplicates": "drop", "self_loops": "keep", "dangling": "error",
     }  # fmt: skip

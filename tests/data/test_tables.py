@@ -1,8 +1,9 @@
 import gzip
 import io
 import logging
+import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,8 +15,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dnformer import storage
-from dnformer.data.table import RawGraph
-from dnformer.data.tables import TableSource, read_tables
+from dnformer.data.ingest import ingest
+from dnformer.data.manifest import Manifest, PartFile
+from dnformer.data.table import NodeColumns, Quantized, TargetColumn
+from dnformer.data.tables import TableSource
 from dnformer.errors import ConfigError, DataError
 
 
@@ -35,18 +38,70 @@ def write(uri: str, content: str | dict[str, Any] | pa.Table) -> str:
     return uri
 
 
-def read(folder: str, edges: Any, nodes: Any = None, **options: Any) -> RawGraph:
-    """Writes the tables, CSV where they are text and Parquet otherwise, and reads them."""
+class Read(NamedTuple):
+    """What a dataset holds, from its files."""
+
+    pairs: list[tuple[int, int]]  # sorted by destination
+    nodes: NodeColumns
+    manifest: Manifest
+
+
+def content(out: str, manifest: Manifest) -> Read:
+    def table(parts: list[PartFile]) -> Any:
+        files = [storage.read_bytes(f"{out}/{part.path}") for part in parts]
+        return pa.concat_tables([pq.read_table(io.BytesIO(file)) for file in files])
+
+    edges, nodes, x = table(manifest.edges), table(manifest.nodes), None
+    if manifest.features == "dense":
+        flat = nodes["x"].combine_chunks().flatten().to_numpy()
+        x = flat.reshape(-1, manifest.num_features)
+        if manifest.feature_scale is not None:
+            x = Quantized(x, np.array(manifest.feature_scale, np.float32))
+    elif manifest.features == "sparse":
+        index, value = (nodes[name].combine_chunks() for name in ("x_index", "x_value"))
+        parts = (value.flatten(), index.flatten(), index.offsets)
+        x = sp.csr_matrix(parts, shape=(manifest.num_nodes, manifest.num_features))
+    targets = []
+    for number, target in enumerate(manifest.targets):
+        column = nodes[f"y_{number}"].combine_chunks()
+        values = column if target.kind == "class" else column.flatten()
+        shape = -1 if target.kind == "class" else (-1, target.num_outputs)
+        targets.append(TargetColumn(target, values.to_numpy().reshape(shape)))
+    ids: Any = None
+    if manifest.ids != "index":
+        column = table(manifest.id_files)["id"]
+        ids = column.to_pylist() if manifest.ids == "string" else column.to_numpy()
+    columns = NodeColumns(
+        num_nodes=manifest.num_nodes,
+        x=x,
+        targets=tuple(targets),
+        split=nodes["split"].to_numpy() if manifest.stored_split else None,
+        ids=ids,
+        time=nodes["time"].to_numpy() if manifest.node_time else None,
+    )
+    pairs = zip(edges["src"].to_pylist(), edges["dst"].to_pylist(), strict=True)
+    return Read(list(pairs), columns, manifest)
+
+
+def ingested(source: TableSource, folder: str) -> Read:
+    """Everything that the tables hold, with repetitions."""
+    out = f"{folder}/out-{uuid.uuid4().hex}"
+    manifest, _ = ingest(source, out, policies={"duplicates": "keep"})
+    return content(out, manifest)
+
+
+def read(folder: str, edges: Any, nodes: Any = None, **options: Any) -> Read:
+    """Writes the tables, CSV where they are text and Parquet otherwise, and ingests them."""
     uris = {"edges": edges, "nodes": nodes}
-    for name, content in uris.items():
-        if content is not None:
-            ending = "csv" if isinstance(content, str) else "parquet"
-            uris[name] = write(f"{folder}/{name}.{ending}", content)
-    return read_tables(TableSource(**uris, **options))
+    for name, table in uris.items():
+        if table is not None:
+            ending = "csv" if isinstance(table, str) else "parquet"
+            uris[name] = write(f"{folder}/{name}.{ending}", table)
+    return ingested(TableSource(**uris, **options), folder)
 
 
-def pairs(raw: RawGraph) -> list[tuple[int, int]]:
-    return list(zip(raw.src.tolist(), raw.dst.tolist(), strict=True))
+def by_destination(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    return sorted(pairs, key=lambda pair: pair[::-1])
 
 
 EDGES = "src,dst\n0,1\n2,1\n"
@@ -54,20 +109,19 @@ NOT_UTF8 = pa.array([b"\xff"]).view(pa.string())
 NODES = "id\n0\n1\n2\n"
 
 
-def test_read_tables_ids_that_are_0_to_n_are_indices(folder: str) -> None:
+def test_tables_ids_that_are_0_to_n_are_indices(folder: str) -> None:
     for edges, nodes in (
         (EDGES, "id\n2\n0\n1\n"),
         ({"src": [0, 2], "dst": [1, 1]}, {"id": [2, 0, 1]}),
         (EDGES, None),
     ):
         raw = read(folder, edges, nodes)
-        assert pairs(raw) == [(0, 1), (2, 1)]
-        assert raw.src.dtype == raw.dst.dtype == np.int64
+        assert raw.pairs == by_destination([(0, 1), (2, 1)])
         assert raw.nodes.num_nodes == 3
         assert raw.nodes.ids is None
 
 
-def test_read_tables_integer_ids_rank_by_value(folder: str) -> None:
+def test_tables_integer_ids_rank_by_value(folder: str) -> None:
     for edges, nodes in (
         ("src,dst\n100,9\n9,20\n", None),
         ("src,dst\n100,9\n9,20\n", "id\n100\n9\n20\n"),
@@ -79,17 +133,17 @@ def test_read_tables_integer_ids_rank_by_value(folder: str) -> None:
         assert isinstance(raw.nodes.ids, np.ndarray)
         assert raw.nodes.ids.dtype == np.int64
         assert raw.nodes.ids.tolist() == [9, 20, 100]
-        assert pairs(raw) == [(2, 0), (0, 1)]
+        assert raw.pairs == by_destination([(2, 0), (0, 1)])
 
 
-def test_read_tables_string_ids_rank_by_utf8_bytes(folder: str) -> None:
+def test_tables_string_ids_rank_by_utf8_bytes(folder: str) -> None:
     # by code points as UTF-16 the last two would change places
     names = ["Z", "a", "é", "\uff5e", "\U0001f600"]
     edges = {"src": names[::-1], "dst": ["a"] * 5}
     assert read(folder, edges).nodes.ids == names
     raw = read(folder, edges, {"id": ["é", "a", "\U0001f600", "Z", "\uff5e"]})
     assert raw.nodes.ids == names
-    assert pairs(raw) == [(4, 1), (3, 1), (2, 1), (1, 1), (0, 1)]
+    assert raw.pairs == by_destination([(4, 1), (3, 1), (2, 1), (1, 1), (0, 1)])
 
 
 @pytest.mark.parametrize(
@@ -107,22 +161,22 @@ def test_read_tables_string_ids_rank_by_utf8_bytes(folder: str) -> None:
         ({"src": ["0"], "dst": ["1"]}, ["0", "1"]),
     ],
 )
-def test_read_tables_ids_that_are_not_all_plain_integers_stay_text(
+def test_tables_ids_that_are_not_all_plain_integers_stay_text(
     edges: Any, ids: list[str], tmp_path: Path
 ) -> None:
     assert read(str(tmp_path), edges).nodes.ids == ids
 
 
-def test_read_tables_csv_ids_are_text_if_the_other_table_needs_it(tmp_path: Path) -> None:
+def test_tables_csv_ids_are_text_if_the_other_table_needs_it(tmp_path: Path) -> None:
     raw = read(str(tmp_path), "src,dst\n2,10\n", "id\nx\n2\n10\n")
     assert raw.nodes.ids == ["10", "2", "x"]
     raw = read(str(tmp_path), "src,dst\n2,10\n", {"id": ["2", "10"]})
     assert raw.nodes.ids == ["10", "2"]
-    assert pairs(raw) == [(1, 0)]
+    assert raw.pairs == by_destination([(1, 0)])
 
 
 @pytest.mark.parametrize("kind", ["dictionary", "large_string", "string_view"])
-def test_read_tables_any_string_type_is_an_id(kind: str, tmp_path: Path) -> None:
+def test_tables_any_string_type_is_an_id(kind: str, tmp_path: Path) -> None:
     column = pa.array(["b", "a"])
     if kind == "dictionary":
         column = column.dictionary_encode()
@@ -130,7 +184,7 @@ def test_read_tables_any_string_type_is_an_id(kind: str, tmp_path: Path) -> None
         column = column.cast(getattr(pa, kind)())
     raw = read(str(tmp_path), {"src": column, "dst": ["a", "a"]})
     assert raw.nodes.ids == ["a", "b"]
-    assert pairs(raw) == [(1, 0), (0, 0)]
+    assert raw.pairs == by_destination([(1, 0), (0, 0)])
 
 
 @settings(deadline=None)
@@ -142,7 +196,7 @@ def test_read_tables_any_string_type_is_an_id(kind: str, tmp_path: Path) -> None
     ),
     data=st.data(),
 )
-def test_read_tables_any_ids_map_to_their_rank(ids: list[Any], data: st.DataObject) -> None:
+def test_tables_any_ids_map_to_their_rank(ids: list[Any], data: st.DataObject) -> None:
     drawn = data.draw(st.lists(st.tuples(st.sampled_from(ids), st.sampled_from(ids)), min_size=1))
     src, dst = (list(ends) for ends in zip(*drawn, strict=True))
     raw = read("memory://any-ids", {"src": src, "dst": dst}, {"id": ids, "f": range(len(ids))})
@@ -150,12 +204,12 @@ def test_read_tables_any_ids_map_to_their_rank(ids: list[Any], data: st.DataObje
     found = list(range(len(ids))) if raw.nodes.ids is None else list(raw.nodes.ids)
     assert found == ranked
     assert (raw.nodes.ids is None) == (ranked == list(range(len(ids))))
-    assert pairs(raw) == [(ranked.index(a), ranked.index(b)) for a, b in drawn]
+    assert raw.pairs == by_destination([(ranked.index(a), ranked.index(b)) for a, b in drawn])
     assert isinstance(raw.nodes.x, np.ndarray)
     assert [ids[int(row)] for row in raw.nodes.x[:, 0]] == ranked  # features moved along
 
 
-def test_read_tables_label_split_and_features_follow_the_ids(folder: str) -> None:
+def test_tables_label_split_and_features_follow_the_ids(folder: str) -> None:
     expected = [[2.0, 0.5], [3.0, 0.25], [1.0, -1.0]]
     csv = "b,split,id,label,a\n1,train,c,1,-1\n2,test,a,,0.5\n3,valid,b,0,0.25\n"
     columns = {
@@ -181,7 +235,7 @@ def test_read_tables_label_split_and_features_follow_the_ids(folder: str) -> Non
         assert raw.nodes.split.tolist() == [3, 2, 1]
 
 
-def test_read_tables_other_names(folder: str) -> None:
+def test_tables_other_names(folder: str) -> None:
     raw = read(
         folder,
         {"from": ["a"], "to": ["b"]},
@@ -197,16 +251,15 @@ def test_read_tables_other_names(folder: str) -> None:
     assert raw.nodes.targets[0].values.tolist() == [1, 0]
 
 
-def test_read_tables_without_node_columns_has_none(folder: str) -> None:
+def test_tables_without_node_columns_has_none(folder: str) -> None:
     raw = read(folder, EDGES, NODES)
     assert raw.nodes.x is raw.nodes.split is None
     assert raw.nodes.targets == ()
-    assert raw.nodes.targets[0].target.num_outputs == 0
     assert read(folder, EDGES, "id,a\n0,1\n1,1\n2,1\n", features=[]).nodes.x is None
 
 
 @pytest.mark.parametrize("kind", ["list_", "large_list", "fixed"])
-def test_read_tables_any_list_type_is_features(kind: str, tmp_path: Path) -> None:
+def test_tables_any_list_type_is_features(kind: str, tmp_path: Path) -> None:
     list_type = pa.list_(pa.int32(), 2) if kind == "fixed" else getattr(pa, kind)(pa.int32())
     lists = pa.array([[9, 9], [1, 2], [3, 4], [5, 6]], list_type)[1:]  # with an offset
     raw = read(str(tmp_path), EDGES, {"id": [2, 1, 0], "x": lists})
@@ -214,7 +267,7 @@ def test_read_tables_any_list_type_is_features(kind: str, tmp_path: Path) -> Non
     assert raw.nodes.x.tolist() == [[5, 6], [3, 4], [1, 2]]
 
 
-def test_read_tables_sparse_features_become_csr(tmp_path: Path) -> None:
+def test_tables_sparse_features_become_csr(tmp_path: Path) -> None:
     x = np.zeros((3, 64))
     x[2, 5] = 7
     nodes = {"id": [0, 1, 2], "x": pa.array(x.tolist())}
@@ -244,7 +297,7 @@ def test_read_tables_sparse_features_become_csr(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_read_tables_any_kind_of_label(
+def test_tables_any_kind_of_label(
     labels: Any, y: list[int], classes: list[str] | None, tmp_path: Path
 ) -> None:
     nodes: Any = {"id": [0, 1, 2], "label": labels}
@@ -257,53 +310,46 @@ def test_read_tables_any_kind_of_label(
     assert raw.nodes.targets[0].target.classes == classes
 
 
-def test_read_tables_num_classes_and_labels_without_value(tmp_path: Path) -> None:
+def test_tables_num_classes_and_labels_without_value(tmp_path: Path) -> None:
     nodes = {"id": [0, 1, 2], "label": [0, 4, None]}
-    assert read(str(tmp_path), EDGES, nodes, num_classes=9).nodes.num_classes == 9
+    raw = read(str(tmp_path), EDGES, nodes, num_classes=9)
+    assert raw.nodes.targets[0].target.num_outputs == 9
     nodes["label"] = [None] * 3
-    raw = read(str(tmp_path), EDGES, nodes)
-    assert raw.nodes.targets[0].values is None
-    assert raw.nodes.targets[0].target.num_outputs == 0
+    assert read(str(tmp_path), EDGES, nodes).nodes.targets == ()
     raw = read(str(tmp_path), EDGES, nodes, num_classes=9)
     assert raw.nodes.targets[0].values.tolist() == [-1, -1, -1]
     assert raw.nodes.targets[0].target.num_outputs == 9
 
 
-def test_read_tables_several_files_count_rows_each(folder: str) -> None:
+def test_tables_several_files_count_rows_each(folder: str) -> None:
     write(f"{folder}/e-0.csv", "src,dst\na,b\nb,a\n")
     write(f"{folder}/e-1.csv", "src,dst\n")
     write(f"{folder}/e-2.csv", "dst,src\nc,a\n")
     write(f"{folder}/n-0.parquet", {"id": ["c"], "label": pa.array([None], pa.null()), "f": [1]})
     write(f"{folder}/n-1.parquet", {"f": [2.5, 0], "label": [1.0, 0.0], "id": ["a", "b"]})
-    raw = read_tables(TableSource(edges=f"{folder}/e-*.csv", nodes=f"{folder}/n-?.parquet"))
-    assert pairs(raw) == [(0, 1), (1, 0), (0, 2)]
-    assert [raw.where(edge).removeprefix(f"{folder}/") for edge in range(3)] == [
-        "e-0.csv row 1: a -> b",
-        "e-0.csv row 2: b -> a",
-        "e-2.csv row 1: a -> c",
-    ]
+    raw = ingested(TableSource(edges=f"{folder}/e-*.csv", nodes=f"{folder}/n-?.parquet"), folder)
+    assert raw.pairs == by_destination([(0, 1), (1, 0), (0, 2)])
     assert isinstance(raw.nodes.x, np.ndarray)
     assert raw.nodes.x.tolist() == [[2.5], [0], [1]]
     assert raw.nodes.targets[0].values.tolist() == [1, 0, -1]
 
 
 @pytest.mark.parametrize("ending", ["csv.gz", "csv.zst", "csv"])
-def test_read_tables_compressed_csv(ending: str, folder: str) -> None:
+def test_tables_compressed_csv(ending: str, folder: str) -> None:
     content = ("\ufeff" + EDGES).encode()  # with the mark that spreadsheets write
     if ending != "csv":
         content = pa.compress(content, {"csv.gz": "gzip", "csv.zst": "zstd"}[ending], asbytes=True)
     storage.write_bytes(f"{folder}/edges.{ending}", content)
-    raw = read_tables(TableSource(edges=f"{folder}/edges.{ending}"))
-    assert pairs(raw) == [(0, 1), (2, 1)]
-    assert raw.where(1) == f"{folder}/edges.{ending} row 2: 2 -> 1"
+    raw = ingested(TableSource(edges=f"{folder}/edges.{ending}"), folder)
+    assert raw.pairs == by_destination([(0, 1), (2, 1)])
 
 
-def test_read_tables_quoted_csv_ids(tmp_path: Path) -> None:
+def test_tables_quoted_csv_ids(tmp_path: Path) -> None:
     raw = read(str(tmp_path), 'src,dst\n"a,b","c ""d"""\n')
     assert raw.nodes.ids == ["a,b", 'c "d"']
 
 
-def test_read_tables_other_edge_columns_warn(folder: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_tables_other_edge_columns_warn(folder: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="dnformer"):
         read(folder, "w,src,dst,t\n1,0,1,2\n")
     assert caplog.messages == [f"{folder}/edges.csv: columns not read: w, t"]
@@ -356,7 +402,10 @@ NODES_REFUSED: dict[str, tuple[Any, str]] = {
     "label-wild": ("id,label\n0,0\n1,9\n2,\n", r"row 2: label 9 makes 10 classes, but"),
     "label-fraction": ({"id": [0, 1, 2], "label": [0, 1.5, 0]}, r"row 2: label 1.5 is no"),
     "label-csv-fraction": ("id,label\n0,0\n1,1.5\n2,0\n", r"row 2: label 1.5 is no class"),
-    "label-type": ({"id": [0], "label": [[1]]}, r"column 'label' is list.* must be whole"),
+    "label-type": (
+        {"id": [0], "label": pa.array([1], pa.date32())},
+        r"column 'label' is date32.* must be whole",
+    ),
     "split-unknown": ("id,split\n0,train\n1,dev\n2,test\n", r"/nodes.csv row 2: split 'dev' is no"),
     "split-empty": ("id,split\n0,train\n1,\n2,test\n", r"no row has val in column 'split'; fill i"),
     "split-all-null": ({"id": [0, 1, 2], "split": [None] * 3}, r"no row has train in col"),
@@ -378,7 +427,6 @@ PAIRS_REFUSED: dict[str, tuple[Any, Any, str]] = {
 }
 
 OPTIONS_REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "id-as-feature": (NODES, {"features": ["id"]}, r"column 'id' is large_string, not numbers"),
     "label-large": ("id,label\n0,0\n1,3\n2,1\n", {"num_classes": 3}, r"row 2: label 3 is out"),
     "names": ("id,label\n0,a\n1,b\n2,a\n", {"num_classes": 3}, r"label has 2 class names, but"),
     "no-label": (NODES, {"label": "class"}, r"no column 'class'.*name the column with label"),
@@ -394,44 +442,44 @@ def refused(message: str, *args: Any, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("case", EDGES_REFUSED)
-def test_read_tables_bad_edge_table_is_refused(case: str, folder: str) -> None:
+def test_tables_bad_edge_table_is_refused(case: str, folder: str) -> None:
     edges, message = EDGES_REFUSED[case]
     refused(message, folder, edges)
 
 
 @pytest.mark.parametrize("case", NODES_REFUSED)
-def test_read_tables_bad_node_table_is_refused(case: str, folder: str) -> None:
+def test_tables_bad_node_table_is_refused(case: str, folder: str) -> None:
     nodes, message = NODES_REFUSED[case]
     refused(message, folder, EDGES, nodes)
 
 
 @pytest.mark.parametrize("case", PAIRS_REFUSED)
-def test_read_tables_tables_that_do_not_fit_are_refused(case: str, folder: str) -> None:
+def test_tables_tables_that_do_not_fit_are_refused(case: str, folder: str) -> None:
     edges, nodes, message = PAIRS_REFUSED[case]
     refused(message, folder, edges, nodes)
 
 
 @pytest.mark.parametrize("case", OPTIONS_REFUSED)
-def test_read_tables_option_that_does_not_fit_is_refused(case: str, folder: str) -> None:
+def test_tables_option_that_does_not_fit_is_refused(case: str, folder: str) -> None:
     nodes, options, message = OPTIONS_REFUSED[case]
     refused(message, folder, EDGES, nodes, **options)
 
 
-def test_read_tables_message_begins_with_the_uri_as_given(folder: str) -> None:
+def test_tables_message_begins_with_the_uri_as_given(folder: str) -> None:
     refused(rf"^{folder}/edges.csv row 2: dst -1 is negative", folder, "src,dst\n0,1\n1,-1\n")
 
 
-def test_read_tables_row_of_the_right_file_is_named(folder: str) -> None:
+def test_tables_row_of_the_right_file_is_named(folder: str) -> None:
     write(f"{folder}/e-0.parquet", {"src": [0, 1], "dst": [1, 0]})
     write(f"{folder}/e-1.parquet", {"src": [0, 7], "dst": [1, 0]})
     write(f"{folder}/n-0.parquet", {"id": [0], "x": [[1, 2]]})
     write(f"{folder}/n-1.parquet", {"id": [1, 2], "x": [[1, 2], [1, 2]]})
     source = TableSource(edges=f"{folder}/e-*.parquet", nodes=f"{folder}/n-*.parquet")
     with pytest.raises(DataError, match=r"e-1.parquet row 2: src 7 is no node of .*n-\*.parquet"):
-        read_tables(source)
+        ingested(source, folder)
     write(f"{folder}/n-1.parquet", {"id": [1, 0], "x": [[1, 2], [1, 2]]})
     with pytest.raises(DataError, match=r"n-1.parquet row 2: id 0 repeats .*n-0.parquet row 1"):
-        read_tables(source)
+        ingested(source, folder)
     for wrong, message in (
         ({"id": [1, 7], "x": [[1, 2], [1, 2, 3]]}, r"row 2: column 'x' has 3 values, expected 2"),
         ({"id": [1, 7], "x": [1, 2]}, r"row 1 and on: column 'x' is int64, expected lists of 2"),
@@ -444,10 +492,10 @@ def test_read_tables_row_of_the_right_file_is_named(folder: str) -> None:
     ):
         write(f"{folder}/n-1.parquet", wrong)
         with pytest.raises(DataError, match=message):
-            read_tables(source)
+            ingested(source, folder)
 
 
-def test_read_tables_file_that_cannot_be_read_is_named(folder: str) -> None:
+def test_tables_file_that_cannot_be_read_is_named(folder: str) -> None:
     for name, content, message in (
         ("e.parquet", b"hello", "cannot be read as Parquet"),
         ("e.parquet", b"PAR1" * 8, "cannot be read as Parquet"),
@@ -459,10 +507,10 @@ def test_read_tables_file_that_cannot_be_read_is_named(folder: str) -> None:
     ):
         storage.write_bytes(f"{folder}/{name}", content)
         with pytest.raises(DataError, match=rf"^{folder}/{name}: {message}[^\n]*$"):
-            read_tables(TableSource(edges=f"{folder}/{name}"))
+            ingested(TableSource(edges=f"{folder}/{name}"), folder)
 
 
-def test_read_tables_missing_file_folder_or_mixture_is_named(folder: str) -> None:
+def test_tables_missing_file_folder_or_mixture_is_named(folder: str) -> None:
     write(f"{folder}/edges/part.parquet", {"src": [0], "dst": [1]})
     write(f"{folder}/edges/part.csv", EDGES)
     for edges, message in (
@@ -472,24 +520,41 @@ def test_read_tables_missing_file_folder_or_mixture_is_named(folder: str) -> Non
         ("edges/*", r"edges/\*: Parquet and CSV files; a table has files of one kind"),
     ):
         with pytest.raises(DataError, match=message):
-            read_tables(TableSource(edges=f"{folder}/{edges}"))
+            ingested(TableSource(edges=f"{folder}/{edges}"), folder)
 
 
 @pytest.mark.parametrize(
     "options", [{"label": "y"}, {"split": "s"}, {"features": ["f"]}, {"num_classes": 2}], ids=str
 )
-def test_read_tables_node_option_without_node_table_is_refused(
+def test_tables_node_option_without_node_table_is_refused(
     options: dict[str, Any], tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=rf"^{next(iter(options))} is about the node table, but"):
         read(str(tmp_path), EDGES, **options)
 
 
-def test_read_tables_num_classes_without_label_is_refused(tmp_path: Path) -> None:
+def test_tables_num_classes_without_label_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^num_classes needs labels, but .*nodes.csv has no col"):
         read(str(tmp_path), EDGES, NODES, num_classes=3)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"features": ["id"]},
+        {"label": "a", "features": ["a"]},
+        {"src": "dst"},
+        {"edge_attrs": ["w", "src"]},
+    ],
+    ids=str,
+)
+def test_tables_column_named_for_two_things_is_refused(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"^column '\w+' is named for two things; name it once$"):
+        read(str(tmp_path), "src,dst,w\n0,1,2\n", "id,a\n0,1\n1,2\n", **options)
+
+
 def test_table_source_unknown_option_is_refused() -> None:
-    with pytest.raises(ValidationError, match="weight"):
-        TableSource.model_validate({"edges": "e.csv", "weight": "w"})
+    with pytest.raises(ValidationError, match="wieght"):
+        TableSource.model_validate({"edges": "e.csv", "wieght": "w"})

@@ -1,0 +1,127 @@
+"""What an ingest may use: a share of the memory, and a folder for what does not fit."""
+
+import os
+import re
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+from filelock import FileLock, Timeout
+
+from dnformer.errors import ConfigError
+
+_PREFIX = "dnformer-ingest-"
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+# cgroup v2 and v1; a file is missing, or says "max", where nothing is limited
+_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_DEFAULT_SHARE = 0.5
+# below, the libraries' own buffers would be more than the data's
+_LEAST = 64 << 20
+
+
+class Workspace(NamedTuple):
+    """What one ingest may use.
+
+    Attributes:
+        folder: for temporary files, on local disk; gone with the ingest.
+        memory: bytes that data may take, beyond what the process takes already.
+        threads: that may work at once.
+    """
+
+    folder: Path
+    memory: int
+    threads: int
+
+
+def parse_bytes(text: str | int) -> int:
+    """`4GiB`, `512M`, `1.5g` or a number of bytes; units are powers of 1024, as memory has them.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", str(text).strip().lower())
+    if found is None or float(found[1]) <= 0:
+        raise ConfigError(f"{text!r} is no size; expected bytes, or as in 512MiB or 4GiB")
+    return int(float(found[1]) * _UNITS[found[2]])
+
+
+def machine_memory() -> int:
+    """Bytes of memory that this process could have: the machine's, or its cgroup's limit."""
+    limits = [psutil.virtual_memory().total]
+    for file in _CGROUP_LIMITS:
+        try:
+            text = Path(file).read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            limits.append(int(text))
+    return min(limits)
+
+
+def memory_budget(limit: str | int | None) -> int:
+    """Bytes that data may take, of a `limit` for the whole process; None: half of the machine's.
+
+    Raises:
+        ConfigError: the process takes too much of it already.
+    """
+    given = int(machine_memory() * _DEFAULT_SHARE) if limit is None else parse_bytes(limit)
+    used = psutil.Process().memory_info().rss
+    left = given - used
+    if left < _LEAST:
+        least = -(-(used + _LEAST) // (1 << 20))
+        raise ConfigError(
+            f"memory limit {given >> 20} MiB: the program itself takes {used >> 20} MiB; give at "
+            f"least {least} MiB"
+        )
+    return left
+
+
+def num_threads() -> int:
+    """CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def workspace(
+    temp_dir: str | None, memory_limit: str | int | None, threads: int | None = None
+) -> Iterator[Workspace]:
+    """A workspace while the block runs; what killed ingests left behind goes first.
+
+    Args:
+        temp_dir: local folder for all temporary files; None: the system's.
+        memory_limit: see `memory_budget`.
+        threads: that may work at once; None: one a CPU.
+    """
+    parent = Path(temp_dir or tempfile.gettempdir())
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"temp_dir {parent}: {error.strerror}; give a local folder") from None
+    remove_abandoned(parent)
+    folder = parent / f"{_PREFIX}{uuid.uuid4().hex[:8]}"
+    # the system drops the lock of a process that dies, however it does
+    lock = FileLock(f"{folder}.lock")
+    with lock:
+        try:
+            folder.mkdir()
+            yield Workspace(folder, memory_budget(memory_limit), threads or num_threads())
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    Path(lock.lock_file).unlink(missing_ok=True)
+
+
+def remove_abandoned(parent: Path) -> None:
+    """Removes the workspaces in `parent` whose process is no more."""
+    for file in parent.glob(f"{_PREFIX}*.lock"):
+        lock = FileLock(file, timeout=0)
+        try:
+            with lock:
+                shutil.rmtree(file.with_suffix(""), ignore_errors=True)
+        except (Timeout, OSError):
+            continue
+        file.unlink(missing_ok=True)
