@@ -9,9 +9,10 @@ import numpy.typing as npt
 
 from dnformer import storage
 from dnformer.config import SplitConfig
+from dnformer.data.local_stores import default_folder
 from dnformer.data.manifest import Manifest, read_manifest
 from dnformer.data.splits import make_splits
-from dnformer.data.store import Store, default_folder, open_store
+from dnformer.data.store import Store, open_store
 from dnformer.data.table import Target
 from dnformer.errors import DataError
 

@@ -91,6 +91,8 @@ class Manifest(Section):
         if len(set(names)) < len(names):
             raise ValueError(f"targets {', '.join(names)}: a name stands twice")
         for target in self.targets:
+            if target.num_outputs >= _MOST:
+                raise ValueError(f"target {target.name!r} has {target.num_outputs} outputs")
             if target.classes is not None and len(target.classes) != target.num_outputs:
                 raise ValueError(
                     f"target {target.name!r} has {len(target.classes)} names for "

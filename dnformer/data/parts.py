@@ -143,8 +143,10 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read_part(uri: str, part: PartFile) -> Iterator[pa.RecordBatch]:
-    """The rows of one part, a row group at a time, after its size and hash were checked.
+def read_part(
+    uri: str, part: PartFile, columns: list[str], batch_rows: int
+) -> Iterator[pa.RecordBatch]:
+    """Some columns of one part, `batch_rows` at a time, after its size and hash were checked.
 
     Raises:
         DataError: the file is missing, truncated, changed or no Parquet; the message names it.
@@ -162,9 +164,15 @@ def read_part(uri: str, part: PartFile) -> Iterator[pa.RecordBatch]:
                     raise DataError(
                         f"{name}: {file.metadata.num_rows} rows, not {part.rows}; {_DAMAGED}"
                     )
-                for group in range(file.num_row_groups):
-                    yield from file.read_row_group(group).to_batches()
-        except (pa.ArrowException, OSError) as error:
+                rows = 0
+                # no threads: parts are read in parallel already
+                for batch in file.iter_batches(batch_rows, columns=columns, use_threads=False):
+                    rows += batch.num_rows
+                    if rows <= part.rows and batch.num_rows:
+                        yield batch
+                if rows != part.rows:
+                    raise DataError(f"{name}: {rows} rows, not {part.rows}; {_DAMAGED}")
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DataError(f"{name}: no readable Parquet file ({error}); {_DAMAGED}") from None
 
 

@@ -7,7 +7,7 @@ import scipy.sparse as sp
 from hypothesis import strategies as st
 
 from dnformer.data.graph import Graph
-from dnformer.data.store import read_ids
+from dnformer.data.read import read_ids
 from dnformer.data.table import (
     EdgeColumns,
     GraphTable,
@@ -152,8 +152,16 @@ def assert_holds(graph: Graph, table: GraphTable) -> None:
     for found, column in zip(store.targets, nodes.targets, strict=True):
         assert same(found, column.values)
     assert (manifest.policies, manifest.counts) == (table.policies, table.counts)
-    ids = [i for part in manifest.id_files for piece in read_ids(graph.uri, part) for i in piece]
-    assert ids == ([] if nodes.ids is None else list(nodes.ids))
+    assert original_ids(graph) == ([] if nodes.ids is None else list(nodes.ids))
+
+
+def original_ids(graph: Graph) -> list[Any]:
+    """Of all nodes; empty where they are 0..N-1."""
+    found: list[Any] = []
+    for part in graph.manifest.id_files:
+        for piece in read_ids(graph.uri, graph.manifest, part, len(found)):
+            found += piece.tolist()
+    return found
 
 
 def _assert_features(graph: Graph, x: Any) -> None:

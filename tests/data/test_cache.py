@@ -391,7 +391,7 @@ def test_read_part_damaged_file_is_named(
     if damage is not None:
         storage.write_bytes(file, damage(data))
     with pytest.raises(DataError, match=f"^{file}: .*{expected}"):
-        list(read_part(memory, part))
+        list(read_part(memory, part, ["index"], 1))
     with pytest.raises(DataError, match=f"^{file}: .*{expected}"):
         open_graph(memory, cache_dir=tmp_path)
     assert [path.name for path in tmp_path.rglob("*.npy")] == []

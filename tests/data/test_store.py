@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
+from filelock import FileLock
 
 from dnformer import storage
 from dnformer.data.cache import write_cache
@@ -139,44 +140,53 @@ def test_open_store_failed_build_leaves_nothing(dense: str, tmp_path: Path) -> N
 
 
 OPENER = """
-import hashlib, sys, time
+import hashlib, sys
 from pathlib import Path
 from dnformer.data.manifest import read_manifest
 from dnformer.data.store import open_store
 
 uri, folder, me = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
-said, manifest = [], read_manifest(uri)
-(folder / me).touch()
-while not (folder / "go").exists():
-    time.sleep(0.001)
-store = open_store(uri, manifest, folder / "stores", say=said.append)
-print(len(said), hashlib.sha256(store.row.tobytes()).hexdigest())
+said = []
+
+def say(text):
+    said.append(text.split()[0])
+    (folder / f"{me}-{said[-1]}").touch()
+
+store = open_store(uri, read_manifest(uri), folder / "stores", say=say)
+print(*said, hashlib.sha256(store.row.tobytes()).hexdigest())
 """
+
+
+def wait_for(*paths: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not all(path.exists() for path in paths):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_open_store_by_two_processes_at_once_is_built_by_one(
     make_table: Callable[..., GraphTable], tmp_path: Path
 ) -> None:
-    edges = np.random.default_rng(0).integers(0, 50_000, (200_000, 2))
-    table = make_table(edges, num_nodes=50_000)
-    write_cache(table, str(tmp_path / "data"), source="test")
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", OPENER, str(tmp_path / "data"), str(tmp_path), name],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for name in ("first", "second")
-    ]
-    deadline = time.monotonic() + 60
-    while not ((tmp_path / "first").exists() and (tmp_path / "second").exists()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    (tmp_path / "go").touch()
+    table = make_table(EDGES)
+    manifest, _ = write_cache(table, str(tmp_path / "data"), source="test")
+    (tmp_path / "stores").mkdir()
+    # as a third one that builds, so that both are there before one begins
+    with FileLock(tmp_path / "stores" / f"{manifest.fingerprint}.lock"):
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", OPENER, str(tmp_path / "data"), str(tmp_path), name],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for name in ("first", "second")
+        ]
+        wait_for(tmp_path / "first-waiting", tmp_path / "second-waiting")
     printed = [process.communicate(timeout=60)[0].split() for process in processes]
-    expected = hashlib.sha256(table.src.astype(np.int32).tobytes()).hexdigest()
-    assert sorted(said for said, _ in printed) == ["0", "1"]
-    assert [digest for _, digest in printed] == [expected, expected]
+    digest = hashlib.sha256(table.src.astype(np.int32).tobytes()).hexdigest()
+    assert sorted(printed, key=len) == [
+        ["waiting", digest],
+        ["waiting", "building", digest],
+    ]
 
 
 def craft(uri: str, kind: str, change: Callable[[pa.Table], pa.Table], **manifest: Any) -> str:
@@ -305,13 +315,13 @@ def test_open_store_sparse_content_against_the_manifest_is_refused(
         pytest.param({"num_features": 1}, "index 1 is not in", id="fewer-features"),
         pytest.param({"num_features": 3}, "fingerprint", id="more-features"),
         pytest.param({"features": "dense"}, "'x' is missing", id="dense"),
-        pytest.param({"features": "none"}, "fingerprint", id="no-features"),
+        pytest.param({"features": "none"}, "0 feature values, not 2", id="no-features"),
         pytest.param({"targets": []}, "fingerprint", id="no-labels"),
         pytest.param({"stored_split": False}, "fingerprint", id="no-split"),
         pytest.param({"targets": [ONE_CLASS]}, "y_0 1 is not in", id="fewer-classes"),
         pytest.param({"targets": [THREE_CLASSES]}, "fingerprint", id="more-classes"),
         pytest.param({"targets": [NAMED]}, "fingerprint", id="class-names"),
-        pytest.param({"ids": "string"}, "fingerprint", id="string-ids"),
+        pytest.param({"ids": "string"}, "ids are int64, not string", id="string-ids"),
         pytest.param({"fingerprint": "0" * 64}, "fingerprint", id="fingerprint"),
     ],
 )
@@ -347,7 +357,7 @@ def test_open_store_part_with_other_rows_is_refused(dense: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("kind", ["multilabel", "regression"])
 def test_open_store_larger_than_the_disk_is_refused(sparse: str, tmp_path: Path, kind: str) -> None:
-    manifest = {"targets": [LABEL | {"kind": kind, "num_outputs": 10**400}]}
+    manifest = {"targets": [LABEL | {"kind": kind, "num_outputs": 2**55}]}
     craft(sparse, "nodes", lambda table: table, **manifest)
     with pytest.raises(DataError, match=r"takes .* MiB, .* MiB free; set cache\.dir"):
         opened(sparse, tmp_path)
