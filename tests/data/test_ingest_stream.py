@@ -1,0 +1,143 @@
+"""A streamed graph into a dataset: the same as through memory, and in bounded memory."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dnformer.data.cache import CacheWriter, write_cache
+from dnformer.data.clean import Policies, clean
+from dnformer.data.graph import open_graph
+from dnformer.data.ingest_progress import Progress
+from dnformer.data.ingest_stream import ingest_stream
+from dnformer.data.manifest import Manifest
+from dnformer.data.stream import EdgeChunk, GraphStream, in_memory
+from dnformer.data.synthetic import SyntheticSource, open_synthetic
+from dnformer.data.table import EdgeColumns, NodeColumns, class_target
+from dnformer.data.workspace import Workspace
+from dnformer.errors import ConfigError, DataError
+
+
+def published(stream: GraphStream, folder: Path, *, memory: int = 1 << 30, **policies: str) -> Any:
+    space = Workspace(folder / "temp", memory, 2)
+    space.folder.mkdir(parents=True)
+    with CacheWriter(str(folder / "out")) as writer:
+        facts = {"source": "a stream", "split": None}
+        manifest = ingest_stream(stream, Policies(**policies), writer, space, Progress(), facts)
+        return writer.publish(manifest)[0]
+
+
+def through_memory(stream: GraphStream, folder: Path, **policies: str) -> Manifest:
+    table = clean(in_memory(stream), Policies(**policies))
+    return write_cache(table, str(folder / "memory"), source="memory")[0]
+
+
+def small(pairs: list[tuple[int, int]], *, columns: bool = False, size: int = 3) -> GraphStream:
+    """Five nodes and `pairs` (src, dst) in chunks of `size`."""
+    edges = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    count = len(edges)
+    carried = EdgeColumns()
+    if columns:
+        weight = np.linspace(1, 2, count).astype(np.float32)
+        attr = np.arange(2 * count, dtype=np.float32).reshape(count, 2)
+        carried = EdgeColumns(
+            weight=weight, attr=attr, attr_names=("a", "b"), time=np.arange(count)[::-1].copy()
+        )
+
+    def chunks() -> Iterator[EdgeChunk]:
+        for first in range(0, count, size):
+            rows = slice(first, first + size)
+            yield EdgeChunk(edges[rows, 0], edges[rows, 1], carried.take(rows))
+
+    nodes = NodeColumns(
+        num_nodes=5,
+        targets=class_target(np.array([0, 1, 0, 1, -1]), 2),
+        split=np.array([1, 2, 3, 1, 0], dtype=np.int8),
+        time=np.arange(5) + 2000,
+    )
+    return GraphStream(
+        num_nodes=5,
+        num_edges=count,
+        edges=chunks,
+        nodes=lambda: iter([nodes]),
+        where=lambda edge: f"row {edge + 1}",
+        counts={"from_source": 7},
+    )
+
+
+PAIRS = [(4, 0), (1, 2), (3, 3), (1, 2), (3, 3), (4, 0), (1, 2), (2, 1)]
+
+
+@pytest.mark.parametrize("columns", [False, True], ids=["bare", "columns"])
+@pytest.mark.parametrize(
+    "policies",
+    [
+        {},
+        {"direction": "undirected", "self_loops": "drop"},
+        {"duplicates": "keep", "direction": "undirected"},
+    ],
+    ids=["default", "undirected", "keep"],
+)
+def test_ingest_stream_equals_the_way_through_memory(
+    columns: bool, policies: dict[str, str], tmp_path: Path
+) -> None:
+    stream = small(PAIRS, columns=columns)
+    found, expected = (
+        published(stream, tmp_path, **policies),
+        through_memory(stream, tmp_path, **policies),
+    )
+    assert found.fingerprint == expected.fingerprint
+    assert found.counts == expected.counts
+    assert found.policies == expected.policies
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("sbm", "float32"), ("power_law", "float16"), ("rmat", "int8")]
+)
+def test_ingest_stream_of_a_synthetic_graph_equals_the_way_through_memory(
+    kind: Any, dtype: Any, tmp_path: Path
+) -> None:
+    # more than one block of nodes, and so little memory that edges are cut into many buckets
+    source = SyntheticSource(kind=kind, nodes=70_000, degree=2, features=3, feature_dtype=dtype)
+    found = published(open_synthetic(source), tmp_path, memory=1 << 20)
+    expected = through_memory(open_synthetic(source), tmp_path)
+    assert found.fingerprint == expected.fingerprint
+    assert found.counts == expected.counts
+    assert len(found.edges) > 1
+
+
+def test_ingest_stream_is_a_dataset(tmp_path: Path) -> None:
+    published(small(PAIRS, columns=True), tmp_path)
+    graph = open_graph(tmp_path / "out", cache_dir=tmp_path)
+    assert graph.store.row.tolist() == [4, 2, 1, 3]
+    assert graph.split("val").tolist() == [1]
+    assert graph.y.tolist() == [0, 1, 0, 1, -1]
+
+
+def test_ingest_stream_without_edges(tmp_path: Path) -> None:
+    manifest = published(small([]), tmp_path)
+    assert (manifest.num_edges, manifest.counts["isolated_nodes"]) == (0, 5)
+
+
+@pytest.mark.parametrize(
+    ("policies", "message"),
+    [
+        ({"self_loops": "error"}, r"^row 3 is a self-loop; .*set self_loops to keep or drop$"),
+        ({"duplicates": "error"}, r"^row 4 repeats row 2; .*set duplicates to drop or keep$"),
+    ],
+    ids=["self-loops", "duplicates"],
+)
+def test_ingest_stream_error_policy_names_the_first_edge(
+    policies: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    for size in (1, 3, 100):
+        with pytest.raises(DataError, match=message):
+            published(small(PAIRS, size=size), tmp_path / str(size), **policies)
+        assert not list((tmp_path / str(size) / "out").rglob("*.parquet"))
+
+
+def test_ingest_stream_nothing_to_sum_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="duplicates sum adds the weights"):
+        published(small(PAIRS), tmp_path, duplicates="sum")
