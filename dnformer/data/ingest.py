@@ -1,6 +1,7 @@
 """Ingest: reads a source, applies the policies, publishes the dataset."""
 
-from typing import TYPE_CHECKING, Literal, TypeAlias, Union
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, Union
 
 from pydantic import Field, model_validator
 
@@ -9,25 +10,27 @@ from dnformer.config import Section, SplitConfig, parse
 from dnformer.data.cache import CacheWriter, write_cache
 from dnformer.data.clean import Policies, clean
 from dnformer.data.ingest_progress import Progress
-from dnformer.data.ingest_signature import signature
+from dnformer.data.ingest_signature import signature, stream_signature
+from dnformer.data.ingest_stream import ingest_stream
 from dnformer.data.manifest import NAME, Manifest, read_manifest
 from dnformer.data.ogb import OgbSource, open_ogb
 from dnformer.data.raw import RAW_POLICIES, RawSource, read_raw
-from dnformer.data.stream import in_memory
+from dnformer.data.stream import GraphStream
 from dnformer.data.synthetic import SyntheticSource, open_synthetic
 from dnformer.data.table import RawGraph
 from dnformer.data.tables import TableSource, open_tables
-from dnformer.data.workspace import workspace
+from dnformer.data.workspace import Workspace, workspace
 from dnformer.errors import BackendError, ConfigError, DataError
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-Source: TypeAlias = Union[RawSource, OgbSource, TableSource, SyntheticSource, "Data"]
+StreamSource: TypeAlias = OgbSource | SyntheticSource
+Source: TypeAlias = Union[RawSource, StreamSource, TableSource, "Data"]
 
 
 class EngineConfig(Section):
-    """What ingests tables, and what it may use; the result does not depend on it."""
+    """What ingests, and what it may use; the result does not depend on it."""
 
     name: Literal["local", "ray"] = Field("local", description="this machine, or a Ray cluster")
     memory_limit: str | int | None = Field(
@@ -94,8 +97,9 @@ def ingest(
             OGB's: the direction that OGB gives them.
         split: default split recipe, recorded outside the fingerprint.
         overwrite: replace another dataset that is there.
-        engine: what reads tables, with how much memory; other sources are held in memory.
-        progress: told of the stages of an ingest of tables.
+        engine: what reads tables, with how much memory; a synthetic graph and OGB's take `local`,
+            and others are held in memory.
+        progress: told of the stages of an ingest that does not hold the graph.
 
     Returns:
         The manifest, and whether anything was written: an equal dataset is left as it is, and
@@ -105,59 +109,82 @@ def ingest(
         DataError: the data are wrong; the message names file, row and value.
         ConfigError: an option is wrong.
     """
-    progress = progress or Progress()
-    if engine is not None and not isinstance(source, TableSource):
-        raise ConfigError("engine is for tables, other sources are held in memory; leave it out")
+    run = _Run(out, split, overwrite, engine or EngineConfig(), progress or Progress())
     if isinstance(source, TableSource):
-        if engine is not None and engine.name == "ray":
+        if run.engine.name == "ray":
             raise BackendError("engine ray is not there yet; use local, which spills to disk")
-        return _ingest_tables(
-            source, out, policies or {}, split=split, overwrite=overwrite,
-            engine=engine or EngineConfig(), progress=progress,
-        )  # fmt: skip
+        return _ingest_tables(source, policies or {}, run)
+    if run.engine.name == "ray":
+        raise ConfigError("engine ray is for tables; leave it out")
+    if isinstance(source, StreamSource):
+        return _ingest_stream(source, policies or {}, run)
+    if engine is not None:
+        raise ConfigError("engine is for what is not held in memory, as this is; leave it out")
     raw, defaults, name = _read(source)
     table = clean(raw, _policies(defaults, policies or {}))
     return write_cache(table, out, source=name, split=split, overwrite=overwrite)
 
 
-def _ingest_tables(
-    source: TableSource,
-    out: str,
-    given: dict[str, str],
-    *,
-    split: SplitConfig | None,
-    overwrite: bool,
-    engine: EngineConfig,
-    progress: Progress,
-) -> tuple[Manifest, bool]:
+class _Run(NamedTuple):
+    """Where an ingest goes, and with what."""
+
+    out: str
+    split: SplitConfig | None
+    overwrite: bool
+    engine: EngineConfig
+    progress: Progress
+
+
+# stages a dataset's parts: (writer, space, facts) to the manifest
+_Stage: TypeAlias = Callable[[CacheWriter, Workspace, dict[str, Any]], Manifest]
+
+
+def _ingest_tables(source: TableSource, given: dict[str, str], run: _Run) -> tuple[Manifest, bool]:
     policies = _policies(Policies(), given)
     tables = open_tables(source)
-    with progress.stage("compare with what is there"):
-        facts = {
-            "source": f"table:{tables[0].name}",
-            "source_signature": signature(source, tables, policies),
-            "split": split,
-        }
-    there = None if overwrite else _there(out)
+
+    def stage(writer: CacheWriter, space: Workspace, facts: dict[str, Any]) -> Manifest:
+        # DuckDB and what else only tables need takes a moment to import
+        from dnformer.data.ingest_local import ingest_tables
+
+        return ingest_tables(source, tables, policies, writer, space, run.progress, facts)
+
+    return _publish(
+        f"table:{tables[0].name}", lambda: signature(source, tables, policies), stage, run
+    )
+
+
+def _ingest_stream(source: StreamSource, given: dict[str, str], run: _Run) -> tuple[Manifest, bool]:
+    stream, defaults, name = _open_stream(source)
+    policies = _policies(defaults, given)
+
+    def stage(writer: CacheWriter, space: Workspace, facts: dict[str, Any]) -> Manifest:
+        return ingest_stream(stream, policies, writer, space, run.progress, facts)
+
+    return _publish(name, lambda: stream_signature(source, policies), stage, run)
+
+
+def _publish(name: str, sign: Callable[[], str], stage: _Stage, run: _Run) -> tuple[Manifest, bool]:
+    """What `stage` makes, unless the dataset that is there came from the same."""
+    with run.progress.stage("compare with what is there"):
+        facts = {"source": name, "source_signature": sign(), "split": run.split}
+    there = None if run.overwrite else _there(run.out)
     if there is not None and there.source_signature is not None:
         if there.source_signature != facts["source_signature"]:
             raise DataError(
-                f"{out} holds another dataset ({there.source}), or came from other files or "
+                f"{run.out} holds another dataset ({there.source}), or came from other files or "
                 "options; choose another --out, or replace it with --overwrite"
             )
-        if there.split == split:
+        if there.split == run.split:
             return there, False
-        with CacheWriter(out) as writer:
-            return writer.publish(there.model_copy(update={"split": split}))
-    # DuckDB and what else only tables need takes a moment to import
-    from dnformer.data.ingest_local import ingest_tables
-
+        with CacheWriter(run.out) as writer:
+            return writer.publish(there.model_copy(update={"split": run.split}))
+    engine = run.engine
     with (
-        CacheWriter(out, overwrite=overwrite) as writer,
+        CacheWriter(run.out, overwrite=run.overwrite) as writer,
         workspace(engine.temp_dir, engine.memory_limit, engine.threads) as space,
     ):
-        manifest = ingest_tables(source, tables, policies, writer, space, progress, facts)
-        return writer.publish(manifest)
+        return writer.publish(stage(writer, space, facts))
 
 
 def _there(uri: str) -> Manifest | None:
@@ -170,18 +197,17 @@ def _there(uri: str) -> Manifest | None:
         return None  # the writer says what to do
 
 
-def _read(
-    source: Union[RawSource, OgbSource, SyntheticSource, "Data"],
-) -> tuple[RawGraph, Policies, str]:
+def _open_stream(source: StreamSource) -> tuple[GraphStream, Policies, str]:
     """(graph, default policies, what the manifest calls it)."""
-    match source:
-        case RawSource():
-            return read_raw(source), RAW_POLICIES, f"pyg:{source.name}"
-        case OgbSource():
-            stream, defaults = open_ogb(source)
-            return in_memory(stream), defaults, f"ogb:{source.name}"
-        case SyntheticSource():
-            return in_memory(open_synthetic(source)), Policies(), source.name
+    if isinstance(source, SyntheticSource):
+        return open_synthetic(source), Policies(), source.name
+    return *open_ogb(source), f"ogb:{source.name}"
+
+
+def _read(source: Union[RawSource, "Data"]) -> tuple[RawGraph, Policies, str]:
+    """(graph, default policies, what the manifest calls it)."""
+    if isinstance(source, RawSource):
+        return read_raw(source), RAW_POLICIES, f"pyg:{source.name}"
     # the one source that needs torch, which takes seconds to import
     from dnformer.data.pyg import from_data
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from dnformer import storage
 from dnformer.data.clean import Policies
+from dnformer.data.ogb import OgbSource, ogb_files
+from dnformer.data.synthetic import SyntheticSource
 from dnformer.data.table_files import TableFiles, open_table
 from dnformer.data.tables import TableSource
 
@@ -39,4 +41,20 @@ def signature(
             )
         },
     }
+    return _hashed(said)
+
+
+def stream_signature(source: OgbSource | SyntheticSource, policies: Policies) -> str:
+    """The same of a source that is streamed: of what generates it, or of its raw files."""
+    files = ogb_files(source) if isinstance(source, OgbSource) else []
+    said = {
+        "version": _VERSION,
+        "options": source.model_dump(exclude={"root"}),
+        "policies": policies.model_dump(),
+        "files": [storage.content_id(file) for file in files],
+    }
+    return _hashed(said)
+
+
+def _hashed(said: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()

@@ -113,6 +113,13 @@ def open_ogb(source: OgbSource) -> tuple[GraphStream, Policies]:
     return stream, Policies(direction=facts.direction)
 
 
+def ogb_files(source: OgbSource) -> list[str]:
+    """All files that the graph may depend on."""
+    facts = _FACTS[source.name]
+    folders = [f"{_folder(source, facts)}/{name}" for name in ("raw", f"split/{facts.split}")]
+    return [f"{folder}/{name}" for folder in folders for name in storage.list_names(folder)]
+
+
 def _likeness(asked: str, known: str) -> float:
     return difflib.SequenceMatcher(None, asked.lower(), known.lower()).ratio()
 

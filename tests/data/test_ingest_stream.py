@@ -1,5 +1,6 @@
 """A streamed graph into a dataset: the same as through memory, and in bounded memory."""
 
+import gzip
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ import pytest
 from dnformer.data.cache import CacheWriter, write_cache
 from dnformer.data.clean import Policies, clean
 from dnformer.data.graph import open_graph
+from dnformer.data.ingest import EngineConfig, ingest
 from dnformer.data.ingest_progress import Progress
 from dnformer.data.ingest_stream import ingest_stream
 from dnformer.data.manifest import Manifest
+from dnformer.data.ogb import OgbSource
 from dnformer.data.stream import EdgeChunk, GraphStream, in_memory
 from dnformer.data.synthetic import SyntheticSource, open_synthetic
 from dnformer.data.table import EdgeColumns, NodeColumns, class_target
@@ -141,3 +144,68 @@ def test_ingest_stream_error_policy_names_the_first_edge(
 def test_ingest_stream_nothing_to_sum_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="duplicates sum adds the weights"):
         published(small(PAIRS), tmp_path, duplicates="sum")
+
+
+def write_ogb(folder: Path) -> OgbSource:
+    files = {
+        "raw/edge": "0,1\n1,2\n2,2\n",
+        "raw/num-node-list": "3\n",
+        "raw/num-edge-list": "3\n",
+        "raw/node-feat": "1,2\n3,4\n5,6\n",
+        "raw/node-label": "0\n1\n2\n",
+        "split/sales_ranking/train": "0\n",
+        "split/sales_ranking/valid": "1\n",
+        "split/sales_ranking/test": "2\n",
+    }
+    for name, text in files.items():
+        file = folder / f"{name}.csv.gz"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(gzip.compress(text.encode(), mtime=0))
+    return OgbSource(name="ogbn-products", root=str(folder))
+
+
+def test_ingest_ogb_takes_its_direction_and_split(tmp_path: Path) -> None:
+    source = write_ogb(tmp_path / "products")
+    manifest, written = ingest(source, str(tmp_path / "out"))
+    assert written
+    assert manifest.source == "ogb:ogbn-products"
+    assert (manifest.num_nodes, manifest.num_edges, manifest.num_classes) == (3, 5, 47)
+    graph = open_graph(tmp_path / "out", cache_dir=tmp_path)
+    assert graph.split("test").tolist() == [2]
+    directed, _ = ingest(source, str(tmp_path / "two"), policies={"direction": "directed"})
+    assert directed.num_edges == 3
+
+
+@pytest.mark.parametrize("kind", ["synthetic", "ogb"])
+def test_ingest_of_a_stream_again_does_nothing(kind: str, tmp_path: Path) -> None:
+    source: Any = SyntheticSource(nodes=50, classes=2, features=2, degree=4)
+    if kind == "ogb":
+        source = write_ogb(tmp_path / "products")
+    out = str(tmp_path / "out")
+    first, _ = ingest(source, out)
+    assert ingest(source, out) == (first, False)
+    with pytest.raises(DataError, match="came from other files or options; choose another --out"):
+        ingest(source, out, policies={"self_loops": "drop"})
+
+
+def test_ingest_of_changed_ogb_files_is_refused(tmp_path: Path) -> None:
+    source = write_ogb(tmp_path / "products")
+    ingest(source, str(tmp_path / "out"))
+    file = tmp_path / "products" / "raw" / "node-label.csv.gz"
+    file.write_bytes(gzip.compress(b"0\n1\n1\n"))
+    with pytest.raises(DataError, match="holds another dataset"):
+        ingest(source, str(tmp_path / "out"))
+    assert ingest(source, str(tmp_path / "out"), overwrite=True)[1]
+
+
+def test_ingest_of_a_stream_takes_the_local_engine_only(tmp_path: Path) -> None:
+    source = SyntheticSource(nodes=50, classes=2, features=2, degree=4)
+    expected, _ = ingest(source, str(tmp_path / "one"))
+    temp = tmp_path / "temp"
+    engine = EngineConfig(temp_dir=str(temp), threads=1, memory_limit="100GiB")
+    assert ingest(source, str(tmp_path / "two"), engine=engine)[0].fingerprint == (
+        expected.fingerprint
+    )
+    assert list(temp.iterdir()) == []
+    with pytest.raises(ConfigError, match="engine ray is for tables; leave it out"):
+        ingest(source, str(tmp_path / "three"), engine=EngineConfig(name="ray"))
