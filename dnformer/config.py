@@ -263,6 +263,12 @@ class CacheConfig(Section):
         description="folder on this host; null: the user's cache folder",
         json_schema_extra=RUNTIME,
     )
+    max_bytes: int | None = Field(
+        None,
+        ge=0,
+        description="of all stores in it: a new one makes room; null: as the disk has",
+        json_schema_extra=RUNTIME,
+    )
     hot_bytes: int = Field(
         0,
         ge=0,

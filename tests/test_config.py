@@ -273,6 +273,7 @@ RUNTIME_PATHS = {
     "checkpoint.every_steps",
     "checkpoint.keep",
     "cache.dir",
+    "cache.max_bytes",
     "cache.hot_bytes",
     "cache.hot_gpu_bytes",
     "cache.reads",

@@ -1,6 +1,6 @@
 """A graph that is open: its structure and features memory-mapped, its splits computed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -18,6 +18,9 @@ from dnformer.errors import DataError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+# of a range that is looked at at a time; a few arrays of them are held
+_EDGES = 1 << 22
 
 
 @final
@@ -130,9 +133,8 @@ class Graph:
 
     def describe(self) -> dict[str, Any]:
         """Counts, degrees, homophily and split sizes; plain values."""
-        store = self.store
-        in_degree = np.diff(store.colptr)
-        out_degree = np.bincount(store.row, minlength=self.num_nodes)
+        in_degree = np.diff(self.store.colptr)
+        out_degree = self._out_degree()
         facts: dict[str, Any] = {
             "uri": self.uri,
             "source": self.manifest.source,
@@ -148,7 +150,7 @@ class Graph:
             "in_degree": _spread(in_degree),
             "out_degree": _spread(out_degree),
             "isolated_nodes": int(((in_degree == 0) & (out_degree == 0)).sum()),
-            "edge_homophily": self._homophily(in_degree),
+            "edge_homophily": self._homophily(),
             "class_counts": self._class_counts(),
             "policies": self.manifest.policies,
             "counts": self.manifest.counts,
@@ -166,14 +168,33 @@ class Graph:
             return 1.0
         return self.manifest.num_values / (self.num_nodes * self.num_features)
 
-    def _homophily(self, in_degree: npt.NDArray[np.int64]) -> float | None:
+    def _out_degree(self) -> npt.NDArray[np.int64]:
+        degree = np.zeros(self.num_nodes, dtype=np.int64)
+        for edges in self._edge_ranges():
+            degree += np.bincount(self.store.row[edges], minlength=self.num_nodes)
+        return degree
+
+    def _edge_ranges(self) -> Iterator[slice]:
+        """All edges in ranges: few enough to hold, but no fewer than makes a pass over N pay."""
+        step = max(_EDGES, self.num_nodes)
+        for begin in range(0, self.num_edges, step):
+            yield slice(begin, min(begin + step, self.num_edges))
+
+    def _homophily(self) -> float | None:
         """Share of edges between labelled nodes that join one class; None without any."""
         if not self._has_classes():
             return None
-        y = self.y
-        target, source = np.repeat(y, in_degree), y[self.store.row]
-        labelled = (target >= 0) & (source >= 0)
-        return float((target == source)[labelled].mean()) if labelled.any() else None
+        y, colptr, row = self.y, self.store.colptr, self.store.row
+        labelled = equal = 0
+        for edges in self._edge_ranges():
+            low = int(np.searchsorted(colptr, edges.start, side="right")) - 1
+            high = int(np.searchsorted(colptr, edges.stop, side="left"))
+            counts = np.diff(np.clip(colptr[low : high + 1], edges.start, edges.stop))
+            target, source = np.repeat(y[low:high], counts), y[row[edges]]
+            both = (target >= 0) & (source >= 0)
+            labelled += int(np.count_nonzero(both))
+            equal += int(np.count_nonzero(both & (target == source)))
+        return equal / labelled if labelled else None
 
     def _has_classes(self) -> bool:
         return self.has_target and self.target.kind == "class"
@@ -206,6 +227,7 @@ def open_graph(
     split: SplitConfig | None = None,
     seed: int = 0,
     cache_dir: str | Path | None = None,
+    max_bytes: int | None = None,
     label: str | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Graph:
@@ -217,8 +239,10 @@ def open_graph(
             the split that came with the data.
         seed: of a computed split.
         cache_dir: folder of node-local stores on this host; None: the user's cache folder.
+        max_bytes: of all stores in it: where a new one needs room, those that were not used for
+            longest are removed, unless a process has them open. None: any.
         label: name of the target to learn; None: the first.
-        say: told when the store has to be built.
+        say: told when the store has to be built, and what makes room for it.
 
     Raises:
         DataError: there is no dataset, or it is damaged.
@@ -226,7 +250,7 @@ def open_graph(
     uri = storage.absolute(uri)
     manifest = read_manifest(uri)
     folder = Path(cache_dir).expanduser().resolve() if cache_dir else default_folder()
-    store = open_store(uri, manifest, folder, say=say)
+    store = open_store(uri, manifest, folder, max_bytes=max_bytes, say=say)
     return Graph(uri, manifest, store, split=split, seed=seed, label=label)
 
 

@@ -11,11 +11,12 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import platformdirs
 from filelock import FileLock, Timeout
 
+from dnformer import storage
 from dnformer.errors import DataError
 
 COMPLETE = "complete"
@@ -58,6 +59,9 @@ class Lease:
     def __del__(self) -> None:
         os.close(self._file)
 
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()  # the number of a file means nothing elsewhere
+
 
 def lease(store: Path) -> Lease | None:
     """Marks the store in the folder `store` as in use from now on; None where there is none."""
@@ -68,11 +72,11 @@ def lease(store: Path) -> Lease | None:
         return None
     found = Lease(file)
     try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        # one that is removed after it was found here has another file, or none, in its place
+        # waits at most for a look, or a removal; after this one, there is none or another file
+        fcntl.flock(file, fcntl.LOCK_SH)
         if not os.path.samestat(os.fstat(file), complete.stat()):
             return None
-    except (BlockingIOError, FileNotFoundError):
+    except FileNotFoundError:
         return None
     with suppress(PermissionError):  # of a folder that others keep, its last use is theirs to note
         os.utime(file)
@@ -180,6 +184,13 @@ def remove_store(folder: Path, fingerprint: str) -> bool:
     return True
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Removes what killed processes left of stores that they built or removed."""
+    for path in folder.glob(".*.tmp"):
+        with suppress(Timeout), FileLock(folder / f"{path.name[1:-4]}.lock", timeout=0):
+            shutil.rmtree(path, ignore_errors=True)
+
+
 def make_room(folder: Path, needed: int, max_bytes: int | None, say: Say) -> None:
     """Removes the stores that were not used for longest, until `needed` more bytes are allowed.
 
@@ -222,19 +233,11 @@ def pick(stores: list[LocalStore], names: list[str]) -> list[LocalStore]:
     """
     picked: dict[str, LocalStore] = {}
     for name in names:
-        fitting = [s for s in stores if s.uri == name or s.fingerprint.startswith(name)]
+        uri = storage.absolute(name)
+        fitting = [s for s in stores if s.uri == uri or s.fingerprint.startswith(name)]
         if not fitting:
             raise DataError(f"no store {name!r}; dnformer cache ls shows what is there")
-        if len(fitting) > 1 and fitting[0].uri != name:
+        if len(fitting) > 1 and fitting[0].uri != uri:
             raise DataError(f"{len(fitting)} stores begin with {name!r}; give more of its digits")
         picked |= {store.fingerprint: store for store in fitting}
     return list(picked.values())
-
-
-def as_json(folder: Path, stores: list[LocalStore]) -> dict[str, Any]:
-    """What `dnformer cache ls --json` prints."""
-    return {
-        "folder": str(folder),
-        "bytes": total_bytes(folder),
-        "stores": [store._asdict() for store in stores],
-    }

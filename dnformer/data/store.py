@@ -22,6 +22,7 @@ from dnformer.data.local_stores import (
     describe,
     lease,
     make_room,
+    remove_leftovers,
 )
 from dnformer.data.manifest import Manifest
 from dnformer.data.store_build import build_arrays, layout, num_bytes
@@ -126,6 +127,7 @@ def _build(uri: str, manifest: Manifest, target: Path, max_bytes: int | None, sa
     temporary = target.with_name(f".{target.name}.tmp")
     for leftover in (temporary, target):
         shutil.rmtree(leftover, ignore_errors=True)
+    remove_leftovers(target.parent)
     needed = num_bytes(layout(manifest))
     make_room(target.parent, needed, max_bytes, say)
     _check_space(uri, needed, target.parent)

@@ -87,6 +87,7 @@ def open_run_graph(config: RunConfig, fingerprint: str) -> Graph:
         split=config.data.split,
         seed=config.data_seed,
         cache_dir=Path(config.cache.dir) if config.cache.dir else None,
+        max_bytes=config.cache.max_bytes,
         label=config.data.label,
     )
     if graph.fingerprint != fingerprint:

@@ -10,7 +10,7 @@ import torch
 from dnformer.config import SplitConfig
 from dnformer.data.cache import write_cache
 from dnformer.data.graph import Graph, open_graph
-from dnformer.data.table import GraphTable
+from dnformer.data.table import GraphTable, NodeColumns, class_target
 from dnformer.errors import DataError
 
 MakeGraph = Callable[..., Graph]
@@ -133,6 +133,21 @@ def test_describe_gives_the_facts(make_graph: MakeGraph) -> None:
     assert facts["split_recipe"] == {"column": True}
     assert facts["splits"] == {"train": 2, "val": 1, "test": 2}
     assert facts["counts"] == {"edges_read": 5}
+
+
+def test_describe_counts_edges_in_ranges(tmp_path: Path) -> None:
+    # more than one range, with borders among the edges of a node
+    code = np.sort(np.random.default_rng(0).integers(0, 49, 5_000_000))
+    dst, src = code // 7, code % 7
+    y = np.array([0, 1, 0, 1, -1, 0, 1])
+    nodes = NodeColumns(num_nodes=8, targets=class_target(np.append(y, 1), 2))
+    table = GraphTable(nodes=nodes, dst=dst, src=src, policies={}, counts={})
+    write_cache(table, str(tmp_path / "data"), source="test")
+    facts = open_graph(tmp_path / "data", cache_dir=tmp_path).describe()
+    labelled = (y[src] >= 0) & (y[dst] >= 0)
+    assert facts["edge_homophily"] == (y[src] == y[dst])[labelled].mean()
+    assert facts["out_degree"]["max"] == np.bincount(src).max()
+    assert facts["isolated_nodes"] == 1
 
 
 def test_describe_sparse_features_have_a_density(make_graph: MakeGraph) -> None:
