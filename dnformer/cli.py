@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dnformer import config as configs
+from dnformer.cli_cache import cache
 from dnformer.errors import ConfigError, DNFormerError
 
 app = typer.Typer(
@@ -304,6 +305,7 @@ def _print_result(result: dict[str, Any], as_json: bool) -> None:
 
 bench = typer.Typer(help="Measure in one process, side by side.", rich_markup_mode=None)
 app.add_typer(bench, name="bench")
+app.add_typer(cache, name="cache")
 
 
 @bench.command("ops")
