@@ -1,5 +1,6 @@
 """Features read a batch at a time: from columns of the node table, or from a file by position."""
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, BinaryIO, final
@@ -13,6 +14,9 @@ from dnformer.data.table_files import Batch, TableFiles, open_table
 from dnformer.errors import DataError
 
 Block = npt.NDArray[np.float32]
+
+# what is before the first row wanted is passed over in steps of so many
+_SKIPPED_ROWS = 1 << 20
 
 
 class FeatureReader(ABC):
@@ -61,13 +65,17 @@ class PositionedFeatures(FeatureReader):
     Args:
         file: .npy, or a URI or glob of Parquet or CSV files.
         names: its columns; None: all.
+        start: the first row to read.
     """
 
-    def __init__(self, file: str, names: list[str] | None) -> None:
+    def __init__(self, file: str, names: list[str] | None, *, start: int = 0) -> None:
         self._file = file
-        self._blocks = _npy(file) if file.endswith(".npy") else _table(open_table([file]), names)
+        if file.endswith(".npy"):
+            self._blocks = _npy(file, start)
+        else:
+            self._blocks = _table(open_table([file]), names, start)
         self._held: Block | None = None
-        self._read = 0
+        self._read = start
 
     def read(self, batch: Batch) -> Block | None:
         """float32 `[n, F]`.
@@ -104,22 +112,28 @@ class PositionedFeatures(FeatureReader):
             )
 
 
-def _table(table: TableFiles, names: list[str] | None) -> Iterator[Block]:
+def _table(table: TableFiles, names: list[str] | None, start: int) -> Iterator[Block]:
     columns = table.header if names is None else names
     table.check(dict.fromkeys(columns, "features"), same_header=names is None)
     reader = ColumnFeatures(columns)
-    for batch in table.batches(columns, numbers=columns, rows=1 << 13):
-        block = reader.read(batch)
-        assert block is not None
-        yield block
+    pieces, offset = list(table.pieces(_SKIPPED_ROWS)), 0
+    while pieces and pieces[0].rows is not None and offset + pieces[0].rows <= start:
+        offset += pieces.pop(0).rows or 0
+    for batch in table.read_pieces(pieces, columns, numbers=columns, rows=1 << 13, offset=offset):
+        ahead = max(start - batch.offset, 0)
+        if ahead < batch.columns.num_rows:
+            block = reader.read(batch)
+            assert block is not None
+            yield block[ahead:]
 
 
-def _npy(file: str) -> Iterator[Block]:
-    """Blocks of the rows of a .npy file, of which nothing but numbers is read."""
+def _npy(file: str, start: int) -> Iterator[Block]:
+    """Blocks of the rows of a .npy file from `start`, of which nothing but numbers is read."""
     with storage.open_read(file) as stream:
         shape, dtype = _npy_header(file, stream)
         rows = max(1, (8 << 20) // max(shape[1] * dtype.itemsize, 1))
-        for first in range(0, shape[0], rows):
+        stream.seek(min(start, shape[0]) * shape[1] * dtype.itemsize, os.SEEK_CUR)
+        for first in range(start, shape[0], rows):
             count = min(rows, shape[0] - first)
             content = stream.read(count * shape[1] * dtype.itemsize)
             if len(content) < count * shape[1] * dtype.itemsize:

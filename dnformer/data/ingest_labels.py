@@ -38,6 +38,14 @@ class LabelReader(ABC):
         """A batch's values, one or one row of them a node."""
 
     @abstractmethod
+    def merge(self, later: "LabelReader", where: str) -> None:
+        """Takes over what another reader learnt of rows that come later, the first at `where`.
+
+        Raises:
+            DataError: both do not fit together.
+        """
+
+    @abstractmethod
     def target(self) -> Target | None:
         """What there is to learn, after the last batch; None where no node has a label."""
 
@@ -110,11 +118,14 @@ class ClassReader(LabelReader):
             found = f"{batch.file}: column {self._name!r} is {column.type}"
             raise DataError(f"{found}; it must be whole numbers or strings")
         self._kinds.setdefault(kind, batch.file)
+        self._refuse_two_kinds()
+        column = cast(column, kind, self._name, batch.where)
+        return self._names(column, batch) if kind == TEXT else self._numbers(column, batch)
+
+    def _refuse_two_kinds(self) -> None:
         if TEXT in self._kinds and len(self._kinds) > 1:
             found = " and ".join(f"{kind} in {file}" for kind, file in self._kinds.items())
             raise DataError(f"column {self._name!r} is {found}; write it as one type")
-        column = cast(column, kind, self._name, batch.where)
-        return self._names(column, batch) if kind == TEXT else self._numbers(column, batch)
 
     def _numbers(self, column: Any, batch: Batch) -> Values:
         if column.type == pa.float64():
@@ -140,16 +151,36 @@ class ClassReader(LabelReader):
             if name not in self._codes:
                 self._codes[name] = len(self._codes)
                 self._wheres.append(batch.where(pc.index(column, pa.scalar(name, TEXT)).as_py()))
-        if len(self._codes) > _MAX_NAMES:
-            raise DataError(
-                f"{batch.where(0)}: column {self._name!r} has more than {_MAX_NAMES:,} names of "
-                "classes; name another column with label"
-            )
+        self._refuse_many_names(batch.where(0))
         codes = np.array([self._codes[name] for name in found.to_pylist()], np.int64)
         values: Values = codes[pc.index_in(column, found).to_numpy(zero_copy_only=False)]
         no_label = [self._codes[name] for name in (None, "") if name in self._codes]
         self._labelled += int(np.count_nonzero(~np.isin(values, no_label)))
         return values
+
+    def _refuse_many_names(self, where: str) -> None:
+        if len(self._codes) > _MAX_NAMES:
+            raise DataError(
+                f"{where}: column {self._name!r} has more than {_MAX_NAMES:,} names of classes; "
+                "name another column with label"
+            )
+
+    def merge(self, later: LabelReader, where: str) -> None:
+        """Takes over names, the values that decide, and the count of labels."""
+        assert isinstance(later, ClassReader)
+        for kind, file in later._kinds.items():
+            self._kinds.setdefault(kind, file)
+        self._refuse_two_kinds()
+        for name, at in zip(later._codes, later._wheres, strict=True):
+            if name not in self._codes:
+                self._codes[name] = len(self._codes)
+                self._wheres.append(at)
+        self._refuse_many_names(where)
+        for what, told in later._telling.items():
+            if what == "top" and told[0] > self._telling.get("top", (-1, ""))[0]:
+                self._telling["top"] = told
+            self._telling.setdefault(what, told)
+        self._labelled += later._labelled
 
     def target(self) -> Target | None:
         """The classes.
@@ -234,6 +265,15 @@ class MatrixReader(LabelReader):
             row, col = divmod(int(np.argmax(bad)), values.shape[1])
             found = f"{batch.where(row)}: {name} is {values[row, col]:g}"
             raise DataError(f"{found}; {self._kind} labels are {allowed}")
+
+    def merge(self, later: LabelReader, where: str) -> None:
+        """Takes over the number of values, which must be the same."""
+        assert isinstance(later, MatrixReader)
+        if self._width is None or self._width < 1:
+            self._width = later._width
+        elif later._width not in (None, -1, self._width):
+            found = f"{where} and on: column {self.label.read[0]!r} has {later._width} values"
+            raise DataError(f"{found}, expected {self._width}, as many in each row")
 
     def target(self) -> Target | None:
         """The labels or numbers."""

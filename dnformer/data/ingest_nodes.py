@@ -63,6 +63,43 @@ class FeatureFacts:
         self.nonzero += int(np.count_nonzero(x))
         np.maximum(self.largest, np.abs(x).max(axis=0, initial=0), out=self.largest)
 
+    def merge(self, later: "FeatureFacts", where: str) -> None:
+        """Takes over what is known of rows that come later, the first at `where`."""
+        if not later.width:
+            return
+        if not self.width:
+            self.width, self.largest = later.width, np.zeros(later.width, np.float32)
+        if self.width != later.width:
+            found = f"{where} and on: {later.width} features, expected {self.width}"
+            raise DataError(f"{found}, as many in each row; choose them with features")
+        self.nonzero += later.nonzero
+        np.maximum(self.largest, later.largest, out=self.largest)
+
+
+class NodeFacts(NamedTuple):
+    """What has to be known of all nodes before one can be kept.
+
+    Attributes:
+        labels: what turns y_i into targets.
+        features: of the features.
+        codes: of the split, those that occur.
+    """
+
+    labels: list[LabelReader]
+    features: FeatureFacts
+    codes: set[int]
+
+    def merge(self, later: "NodeFacts", where: str) -> None:
+        """Takes over what is known of rows that come later, the first at `where`.
+
+        Raises:
+            DataError: both do not fit together.
+        """
+        for label, other in zip(self.labels, later.labels, strict=True):
+            label.merge(other, where)
+        self.features.merge(later.features, where)
+        self.codes.update(later.codes)
+
 
 class NodeStage(NamedTuple):
     """Checked node rows on local disk, in the order of the files.
@@ -101,21 +138,26 @@ class NodeStage(NamedTuple):
 
 
 @final
-class _Reader:
-    """Reads all columns of the node table but the ids."""
+class NodeReader:
+    """Reads all columns of the node table but the ids, from row `start` of the table on.
 
-    def __init__(self, source: TableSource, roles: NodeRoles, table: TableFiles) -> None:
+    Attributes:
+        facts: of what was read so far.
+    """
+
+    def __init__(
+        self, source: TableSource, roles: NodeRoles, table: TableFiles, *, start: int = 0
+    ) -> None:
         self.roles, self.dtype = roles, source.feature_dtype
+        self.facts = NodeFacts([], FeatureFacts(), set())
         # the number of classes is that of the first target of classes
         given = source.num_classes
-        self.labels = []
         for label in roles.labels:
-            self.labels.append(label_reader(label, table, given))
+            self.facts.labels.append(label_reader(label, table, given))
             given = None
         self.features: FeatureReader = ColumnFeatures(roles.features)
         if source.features_file is not None:
-            self.features = PositionedFeatures(source.features_file, source.features)
-        self.facts, self.codes = FeatureFacts(), set[int]()
+            self.features = PositionedFeatures(source.features_file, source.features, start=start)
 
     def numbers(self) -> list[str]:
         """The columns of numbers."""
@@ -125,18 +167,18 @@ class _Reader:
     def read(self, batch: Batch) -> dict[str, Any]:
         """The columns to stage."""
         columns: dict[str, Any] = {}
-        for number, label in enumerate(self.labels):
+        for number, label in enumerate(self.facts.labels):
             columns[f"y_{number}"] = _arrow(label.read(batch))
         if self.roles.split is not None:
             split = self._split(batch, self.roles.split)
-            self.codes.update(np.unique(split).tolist())
+            self.facts.codes.update(np.unique(split).tolist())
             columns["split"] = split
         if self.roles.time is not None:
             name = self.roles.time
             columns["time"] = read_times(batch.column(name), name, batch.where)
         x = self.features.read(batch)
         if x is not None and x.shape[1]:
-            self.facts.see(x)
+            self.facts.features.see(x)
             columns["x"] = _arrow(self._narrow(x, batch))
         return columns
 
@@ -155,12 +197,6 @@ class _Reader:
             found = f"{batch.where(row)}: feature {col} is {x[row, col]:g}"
             raise DataError(f"{found}; float16 holds up to {_FLOAT16_MAX:g}: use float32 or int8")
         return x.astype(np.float16) + np.float16(0)  # what was rounded to -0.0 is 0.0
-
-    def finish(self, num_rows: int, table: TableFiles, first: str) -> None:
-        """To be called after the last batch; refuses what only all rows can tell."""
-        self.features.finish(num_rows, table.name)
-        if self.roles.split is not None:
-            refuse_empty_split(self.codes, self.roles.split, lambda row: first)
 
 
 def _arrow(values: npt.NDArray[Any]) -> Any:
@@ -185,10 +221,9 @@ def stage_nodes(
         DataError: a value is wrong; the message names file, row and value.
         TextIds: see `IdReader`.
     """
-    reader, counter, num_rows, first = _Reader(source, roles, table), RowCounter(), 0, ""
-    wide = roles.features or source.features_file is not None or len(roles.labels) > 1
+    reader, counter, num_rows = NodeReader(source, roles, table), RowCounter(), 0
     batches = table.batches(
-        list(roles.columns()), numbers=reader.numbers(), rows=_WIDE_ROWS if wide else _ROWS
+        list(roles.columns()), numbers=reader.numbers(), rows=batch_rows(source, roles)
     )
     path, id_path = folder / "nodes.arrow", folder / "node-ids.arrow"
     with StreamWriter(path) as writer, StreamWriter(id_path) as id_writer:
@@ -196,26 +231,45 @@ def stage_nodes(
             counter.see(batch)
             if not batch.columns.num_rows:
                 continue
-            first = first or batch.where(0)
             id_writer.write({"id": ids.read(batch, roles.id)})
             if columns := reader.read(batch):
                 writer.write(columns)
             num_rows += batch.columns.num_rows
             stage.add(rows=batch.columns.num_rows, bytes_=batch.read)
-    reader.finish(num_rows, table, first)
+    reader.features.finish(num_rows, table.name)
+    rows = counter.rows()
+    return node_stage(source, roles, reader.facts, rows, num_rows)._replace(path=path, ids=id_path)
+
+
+def batch_rows(source: TableSource, roles: NodeRoles) -> int:
+    """Rows of a node table to read at a time."""
+    wide = roles.features or source.features_file is not None or len(roles.labels) > 1
+    return _WIDE_ROWS if wide else _ROWS
+
+
+def node_stage(
+    source: TableSource, roles: NodeRoles, facts: NodeFacts, rows: Rows, num_rows: int
+) -> NodeStage:
+    """What all nodes are, from what was learnt of all rows; of no files on disk.
+
+    Raises:
+        DataError: a split has no row, or the labels are wrong together.
+    """
+    if roles.split is not None:
+        refuse_empty_split(facts.codes, roles.split, lambda row: rows.where(0))
     layout = source.feature_layout if source.feature_dtype == "float32" else "dense"
     return NodeStage(
-        path=path,
-        ids=id_path,
-        rows=counter.rows(),
+        path=Path(),
+        ids=Path(),
+        rows=rows,
         num_rows=num_rows,
-        labels=reader.labels,
-        targets=[label.target() for label in reader.labels],
+        labels=facts.labels,
+        targets=[label.target() for label in facts.labels],
         has_split=roles.split is not None,
         has_time=roles.time is not None,
-        facts=reader.facts,
+        facts=facts.features,
         dtype=source.feature_dtype,
-        sparse=is_sparse(layout, reader.facts.nonzero, num_rows, reader.facts.width),
+        sparse=is_sparse(layout, facts.features.nonzero, num_rows, facts.features.width),
     )
 
 
@@ -246,12 +300,13 @@ def records(
         while ahead.size < batch.num_rows:
             ahead = np.concatenate([ahead, next(pieces)])
         taken, ahead = ahead[: batch.num_rows], ahead[batch.num_rows :]
-        yield _record(stage, batch, taken, dtype)
+        yield as_records(stage, batch, taken, dtype)
 
 
-def _record(
+def as_records(
     stage: NodeStage, batch: Any, index: Int64Array, dtype: np.dtype[Any]
 ) -> npt.NDArray[Any]:
+    """A batch of what `NodeReader.read` gives as records of the nodes `index`."""
     assert dtype.names is not None
     found = np.empty(index.size, dtype)
     found["index"] = index

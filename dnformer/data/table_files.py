@@ -6,7 +6,7 @@ wrong in it can be named.
 
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -54,6 +54,22 @@ class Batch(NamedTuple):
         if pa.types.is_dictionary(array.type):
             array = array.cast(array.type.value_type)
         return array
+
+
+class Piece(NamedTuple):
+    """Consecutive rows of one file, which can be read without what is before them.
+
+    Attributes:
+        file: the file.
+        rows: how many, where the file says it.
+        groups: row groups of a Parquet file, from the first to one past the last; None: all of it.
+        start: rows before them in this file.
+    """
+
+    file: str
+    rows: int | None
+    groups: tuple[int, int] | None = None
+    start: int = 0
 
 
 @dataclass(frozen=True)
@@ -105,15 +121,43 @@ class TableFiles:
         Raises:
             DataError: a file cannot be read, or there are no rows at all.
         """
-        offset = 0
+        read = 0
+        files = (Piece(file, None) for file in self.files)
+        for batch in self.read_pieces(files, columns, numbers=numbers, rows=rows):
+            yield batch
+            read += batch.columns.num_rows
+        if not read:
+            raise self.empty()
+
+    def empty(self) -> DataError:
+        """The error of a table without rows."""
+        return DataError(f"{self.name}: no rows; the table must have at least one")
+
+    def pieces(self, rows: int) -> Iterator[Piece]:
+        """All files cut into pieces of about `rows` rows; CSV files and row groups stay whole."""
         for file in self.files:
-            start = 0
-            for batch, read in _read(file, list(columns), numbers, rows):
-                yield Batch(batch, file, start, offset, read)
+            known = self.num_rows.get(file)
+            if known is None or known <= rows:
+                yield Piece(file, known)
+            else:
+                yield from _cut(file, rows)
+
+    def read_pieces(
+        self,
+        pieces: Iterable[Piece],
+        columns: Sequence[str],
+        *,
+        numbers: Sequence[str] = (),
+        rows: int = 1 << 20,
+        offset: int = 0,
+    ) -> Iterator[Batch]:
+        """The rows of consecutive pieces as `batches` has them, with `offset` rows before them."""
+        for piece in pieces:
+            start = piece.start
+            for batch, read in _read(piece.file, list(columns), numbers, rows, groups=piece.groups):
+                yield Batch(batch, piece.file, start, offset, read)
                 start += batch.num_rows
                 offset += batch.num_rows
-        if not offset:
-            raise DataError(f"{self.name}: no rows; the table must have at least one")
 
 
 @dataclass(frozen=True)
@@ -226,10 +270,28 @@ def _schema(file: str) -> tuple[Any, int | None]:
         return pa_csv.open_csv(stream, parse_options=lenient).schema, None
 
 
+def _cut(file: str, rows: int) -> Iterator[Piece]:
+    """Pieces of a Parquet file, of whole row groups."""
+    with _opened(file) as (stream, _):
+        metadata = pq.ParquetFile(stream).metadata
+        counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    first = held = start = 0
+    for group, count in enumerate(counts):
+        held += count
+        if held >= rows or group == len(counts) - 1:
+            yield Piece(file, held, (first, group + 1), start)
+            first, held, start = group + 1, 0, start + held
+
+
 def _read(
-    file: str, columns: list[str], numbers: Sequence[str], rows: int
+    file: str,
+    columns: list[str],
+    numbers: Sequence[str],
+    rows: int,
+    *,
+    groups: tuple[int, int] | None = None,
 ) -> Iterator[tuple[Any, int]]:
-    """(batch, bytes read for it) of one file."""
+    """(batch, bytes read for it) of one file, or of some row groups of it."""
     with _opened(file) as (stream, under):
         if is_csv(file):
             read = 0
@@ -239,7 +301,8 @@ def _read(
                 read = now
             return
         parquet, size = pq.ParquetFile(stream, buffer_size=_PARQUET_BUFFER), storage.size(file)
-        for batch in parquet.iter_batches(batch_size=rows, columns=columns):
+        chosen = None if groups is None else list(range(*groups))
+        for batch in parquet.iter_batches(batch_size=rows, columns=columns, row_groups=chosen):
             # it is read here and there: where the reader stands says nothing
             yield batch, size * batch.num_rows // parquet.metadata.num_rows
 
