@@ -170,6 +170,9 @@ class ModelConfig(Section):
     activation: Literal["relu", "gelu"] = Field("relu", description="of input projection and FFN")
     head_norm: bool = Field(False, description="RMSNorm of each head's output")
     self_loops: bool = Field(True, description="each node is a neighbour of itself")
+    edge_bias: bool = Field(
+        True, description="edge attributes, where there are any, shift the attention logits"
+    )
 
     @model_validator(mode="after")
     def _whole_heads(self) -> "ModelConfig":

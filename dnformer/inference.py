@@ -16,6 +16,7 @@ from dnformer.group import Group
 from dnformer.loader.features import FeatureGather
 from dnformer.loader.source import DenseSource
 from dnformer.nn import Block, DNFormer
+from dnformer.nn.topology import Edges
 from dnformer.ops import Topology
 
 
@@ -78,8 +79,9 @@ def _layer(
     out = torch.zeros_like(h)
     for number, rows in enumerate(destination_ranges(graph, limits)):
         if number % group.world_size == group.rank:
-            topology = model.with_self_loops(_topology(graph, rows, h.device), rows.start)
-            out[rows] = block.attend_range(h, projected, topology, rows)
+            edges = _edges(graph, rows, like=h, attributes=model.edge_channels > 0)
+            topology, edge_attr = model.with_self_loops(edges, rows.start)
+            out[rows] = block.attend_range(h, projected, topology, rows, edge_attr=edge_attr)
     return group.sum_(out)
 
 
@@ -93,10 +95,17 @@ def destination_ranges(graph: Graph, limits: RangeLimits) -> Iterator[slice]:
         first = stop
 
 
-def _topology(graph: Graph, rows: slice, device: torch.device) -> Topology:
-    colptr = graph.store.colptr[rows.start : rows.stop + 1]
-    row = graph.store.row[colptr[0] : colptr[-1]].astype(np.int64)
-    return Topology(
-        colptr=torch.from_numpy(colptr - colptr[0]).to(device),
-        row=torch.from_numpy(row).to(device),
+def _edges(graph: Graph, rows: slice, *, like: Tensor, attributes: bool) -> Edges:
+    """The edges that end in `rows`, on the device of `like`, attributes in its dtype."""
+    store = graph.store
+    colptr = store.colptr[rows.start : rows.stop + 1]
+    part = slice(int(colptr[0]), int(colptr[-1]))
+    topology = Topology(
+        colptr=torch.from_numpy(colptr - colptr[0]).to(like.device),
+        row=torch.from_numpy(store.row[part].astype(np.int64)).to(like.device),
     )
+    if not attributes:
+        return Edges(topology)
+    assert store.edge_attr is not None
+    # copied: the store's memory is read-only
+    return Edges(topology, torch.from_numpy(np.array(store.edge_attr[part])).to(like))

@@ -12,7 +12,7 @@ from hypothesis import settings
 
 from dnformer.data.cache import write_cache
 from dnformer.data.graph import Graph, open_graph
-from dnformer.data.table import GraphTable, NodeColumns, class_target
+from dnformer.data.table import EdgeColumns, GraphTable, NodeColumns, class_target
 
 Pairs = list[tuple[int, int]]
 
@@ -46,6 +46,7 @@ _DTYPES = {"x": np.float32, "y": np.int64, "split": np.int8}
 
 
 def _table(edges: Pairs, **columns: Any) -> GraphTable:
+    carried = columns.pop("edge_columns", EdgeColumns())
     pairs = np.array(edges, dtype=np.int64).reshape(-1, 2)
     order = np.lexsort((pairs[:, 0], pairs[:, 1]))
     for name in _DTYPES.keys() & columns.keys():
@@ -61,12 +62,13 @@ def _table(edges: Pairs, **columns: Any) -> GraphTable:
         dst=pairs[order, 1].copy(),
         policies={"direction": "directed"},
         counts={"edges_read": len(edges)},
+        edges=carried.take(order),
     )
 
 
 @pytest.fixture(scope="session")
 def make_table() -> Callable[..., GraphTable]:
-    """(src, dst) pairs and node columns (x, y and split may be lists) as a clean table."""
+    """Pairs (src, dst), node columns (x, y, split may be lists) and `edge_columns`, as a table."""
     return _table
 
 

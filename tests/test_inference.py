@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from dnformer.data.table import EdgeColumns
 from dnformer.group import Group
 from dnformer.inference import RangeLimits, destination_ranges, exact_logits
 from dnformer.loader import FullLoader
@@ -40,6 +41,26 @@ def test_exact_logits_equal_a_full_forward_pass(graph, options, edges, rows):
     model = make_model(**options)
     logits = exact_logits(model, graph, Group(), RangeLimits(edges, rows))
     torch.testing.assert_close(logits, full_forward(model, graph), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("self_loops", [True, False])
+@pytest.mark.parametrize(("edges", "rows"), [(1, 6), (3, 6), (100, 2)])
+def test_exact_logits_take_edge_attributes_by_ranges(make_graph, self_loops, edges, rows):
+    random = np.random.default_rng(0)
+    x, attr = (random.normal(size=(n, 5)).astype(np.float32) for n in (6, 10))
+    columns = EdgeColumns(attr=attr, attr_names=("a", "b", "c", "d", "e"))
+    graph = make_graph(EDGES, x=x, y=[0] * 6, num_classes=3, edge_columns=columns)
+    assert graph.num_edge_features == 5
+    model = make_model(edge_channels=5, self_loops=self_loops)
+    for block in model.blocks:
+        torch.nn.init.normal_(block.attention.edge.weight)
+    logits = exact_logits(model, graph, Group(), RangeLimits(edges, rows))
+    batch = next(iter(FullLoader(graph, torch.arange(6))))
+    with torch.no_grad():
+        expected = model.eval()(
+            batch.x.double(), batch.edge_index, edge_attr=batch.edge_attr.double()
+        )
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -1,7 +1,7 @@
 """Differential local attention as a layer: projections, lambda and the operator.
 
-N source nodes, M destination nodes, E edges, H heads, D head width, C = H·D, R width of the
-lambda hidden layer.
+N source nodes, M destination nodes, E edges, A attributes of an edge, H heads, D head width,
+C = H·D, R width of the lambda hidden layer.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dnformer.errors import ConfigError
 from dnformer.nn.lam import LambdaMode, LambdaSettings, make_lambda, reparam_init
 from dnformer.nn.options import check_choice, check_share
-from dnformer.nn.topology import add_self_loops, to_topology
+from dnformer.nn.topology import add_self_loops, check_edge_attr, to_edges
 from dnformer.ops import QK, Dropout, EdgeWeights, Lambda, Topology, diff_attention, edge_weights
 
 # width of q and k in multiples of D
@@ -54,6 +54,9 @@ class DiffAttention(nn.Module):
         head_norm: RMSNorm over D of each head's output, one weight for all heads.
         depth: the layer's place in the model, from 1, for "reparam".
         add_self_loops: adds a loop to each node that has none.
+        edge_channels: A; above 0, a linear map of an edge's attributes is added to its logits, one
+            number for each head, the same in both branches; an added loop has a number of its
+            own. All are 0 at first, so the layer starts as one without attributes.
 
     Raises:
         ConfigError: a setting is unknown or out of range.
@@ -73,6 +76,7 @@ class DiffAttention(nn.Module):
         head_norm: bool = False,
         depth: int = 1,
         add_self_loops: bool = False,
+        edge_channels: int = 0,
     ) -> None:
         super().__init__()
         check_choice("attention", attention, _WIDTHS)
@@ -84,11 +88,16 @@ class DiffAttention(nn.Module):
         self.channels, self.heads = channels, heads
         self.head_width = channels // heads
         self.dropout, self.self_loops = dropout, add_self_loops
+        self.edge_channels = edge_channels
         width = channels * _WIDTHS[attention]
         self.query = nn.Linear(channels, width, bias=False)
         self.key = nn.Linear(channels, width, bias=False)
         self.value = nn.Linear(channels, channels, bias=False)
         self.out = nn.Linear(channels, channels, bias=False)
+        self.edge: nn.Linear | None = None
+        if edge_channels:
+            # an added loop is one more attribute; a constant for all edges would change nothing
+            self.edge = nn.Linear(edge_channels + add_self_loops, heads, bias=False)
         settings = LambdaSettings(lam, lambda_width, lambda_init, lambda_bound)
         self.lam: LambdaMode | None = None
         if attention == "diff":
@@ -104,13 +113,18 @@ class DiffAttention(nn.Module):
         """Draws the parameters anew."""
         for linear in (self.query, self.key, self.value, self.out):
             nn.init.xavier_uniform_(linear.weight)
+        if self.edge is not None:
+            nn.init.zeros_(self.edge.weight)
         if self.lam is not None:
             self.lam.reset_parameters()
         if self.norm is not None:
             self.norm.reset_parameters()
 
     def forward(
-        self, x: Float[Tensor, "N C"], edge_index: Int[Tensor, "2 E"]
+        self,
+        x: Float[Tensor, "N C"],
+        edge_index: Int[Tensor, "2 E"],
+        edge_attr: Float[Tensor, "E A"] | None = None,
     ) -> Float[Tensor, "N C"]:
         """Attention of each node over its in-neighbours.
 
@@ -118,14 +132,16 @@ class DiffAttention(nn.Module):
             x: node features.
             edge_index: PyG's (source, destination); already grouped by destination, as in a
                 col-sorted `EdgeIndex`, it costs no sort.
+            edge_attr: of each edge, in the order of `edge_index`.
 
         Raises:
-            DataError: an index is out of range.
+            DataError: an index is out of range, or `edge_attr` does not fit the layer.
         """
-        topology = to_topology(edge_index, num_dst=x.shape[0], num_src=x.shape[0])
+        check_edge_attr(edge_attr, self.edge_channels, edge_index.shape[1])
+        edges = to_edges(edge_index, edge_attr, num_dst=x.shape[0], num_src=x.shape[0])
         if self.self_loops:
-            topology = add_self_loops(topology)
-        return self.attend(self.project(x), topology)
+            edges = add_self_loops(edges)
+        return self.attend(self.project(x), *edges)
 
     def project(self, x: Float[Tensor, "N C"], num_dst: int | None = None) -> Projected:
         """All that `attend` needs of the nodes; the first `num_dst`, or all, are destinations."""
@@ -138,8 +154,16 @@ class DiffAttention(nn.Module):
             w=x.new_empty(len(x), 0) if self.lam is None else self.lam.hidden_src(x),
         )
 
-    def attend(self, projected: Projected, topology: Topology) -> Float[Tensor, "M C"]:
-        """Attention of `topology`'s M destinations, those of `projected`, over its N sources."""
+    def attend(
+        self,
+        projected: Projected,
+        topology: Topology,
+        edge_attr: Float[Tensor, "E A"] | None = None,
+    ) -> Float[Tensor, "M C"]:
+        """Attention of `topology`'s M destinations, those of `projected`, over its N sources.
+
+        `edge_attr` is of the topology's edges, with the column of added loops if there are any.
+        """
         dropout = None
         if self.training and self.dropout > 0:
             dropout = Dropout(self.dropout, _draw_seed(projected.v.device))
@@ -148,6 +172,7 @@ class DiffAttention(nn.Module):
             QK(projected.q, projected.k),
             projected.v,
             self._lambda(projected),
+            bias=self._bias(edge_attr, topology),
             dropout=dropout,
         )  # [M, H, D]
         if self.norm is not None:
@@ -155,9 +180,20 @@ class DiffAttention(nn.Module):
         mixed: Tensor = self.out(out.flatten(1))
         return mixed
 
-    def edge_weights(self, projected: Projected, topology: Topology) -> EdgeWeights:
+    def edge_weights(
+        self,
+        projected: Projected,
+        topology: Topology,
+        edge_attr: Float[Tensor, "E A"] | None = None,
+    ) -> EdgeWeights:
         """The attention maps and lambda on the edges, without dropout."""
-        return edge_weights(topology, QK(projected.q, projected.k), self._lambda(projected))
+        qk, lam = QK(projected.q, projected.k), self._lambda(projected)
+        return edge_weights(topology, qk, lam, bias=self._bias(edge_attr, topology))
+
+    def _bias(self, edge_attr: Tensor | None, topology: Topology) -> Tensor | None:
+        channels = 0 if self.edge is None else self.edge.in_features
+        check_edge_attr(edge_attr, channels, topology.num_edges)
+        return None if self.edge is None else self.edge(edge_attr)  # [E, H]
 
     def _lambda(self, projected: Projected) -> Lambda | None:
         return None if self.lam is None else self.lam.combine(projected.u, projected.w)

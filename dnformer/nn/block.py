@@ -1,6 +1,7 @@
 """A transformer block: attention and a feed-forward network, each with residual and LayerNorm.
 
-N source nodes, M destination nodes (the first M of the N, or a range of them), C channels.
+N source nodes, M destination nodes (the first M of the N, or a range of them), C channels, E edges,
+A attributes of an edge (with the column of added loops, if there are any).
 """
 
 from jaxtyping import Float
@@ -92,17 +93,29 @@ class Block(nn.Module):
         self.norm1.reset_parameters()
         self.norm2.reset_parameters()
 
-    def forward(self, h: Float[Tensor, "N C"], topology: Topology) -> Float[Tensor, "M C"]:
+    def forward(
+        self,
+        h: Float[Tensor, "N C"],
+        topology: Topology,
+        edge_attr: Float[Tensor, "E A"] | None = None,
+    ) -> Float[Tensor, "M C"]:
         """The block on the first M nodes, the topology's destinations, with all N as neighbours."""
-        num_dst = topology.num_dst
-        return self.attend_range(h, self.project(h, num_dst), topology, slice(num_dst))
+        rows = slice(topology.num_dst)
+        projected = self.project(h, rows.stop)
+        return self.attend_range(h, projected, topology, rows, edge_attr=edge_attr)
 
     def project(self, h: Float[Tensor, "N C"], num_dst: int | None = None) -> Projected:
         """All that attention needs of the nodes; the first `num_dst`, or all, are destinations."""
         return self.attention.project(self.norm1(h) if self.pre else h, num_dst)
 
     def attend_range(
-        self, h: Float[Tensor, "N C"], projected: Projected, topology: Topology, rows: slice
+        self,
+        h: Float[Tensor, "N C"],
+        projected: Projected,
+        topology: Topology,
+        rows: slice,
+        *,
+        edge_attr: Float[Tensor, "E A"] | None = None,
     ) -> Float[Tensor, "M C"]:
         """The block on a range of nodes, so that a large graph can go range by range.
 
@@ -111,9 +124,10 @@ class Block(nn.Module):
             projected: of all nodes, `project(h)`.
             topology: the edges that end in the range, its destinations counted from 0.
             rows: the range.
+            edge_attr: of the topology's edges.
         """
         h = h[rows]
-        attended = self.attention.attend(projected.destinations(rows), topology)
+        attended = self.attention.attend(projected.destinations(rows), topology, edge_attr)
         h = h + self.dropout(attended)
         if self.pre:
             out: Tensor = h + self.dropout(self.ffn(self.norm2(h)))

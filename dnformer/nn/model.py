@@ -1,6 +1,7 @@
 """DNFormer: an input projection, blocks of differential attention, and a linear head.
 
-N nodes, M destination nodes, E edges, C channels, F input features, K classes, S seeds, L layers.
+N nodes, M destination nodes, E edges, A attributes of an edge, C channels, F input features,
+K classes, S seeds, L layers.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from dnformer.nn.attention import DiffAttention
 from dnformer.nn.block import ACTIVATIONS, Block
 from dnformer.nn.options import check_choice, check_share
 from dnformer.nn.projection import InputProjection
-from dnformer.nn.topology import add_self_loops, to_topology
+from dnformer.nn.topology import Edges, add_self_loops, check_edge_attr, to_edges
 from dnformer.ops import Topology, transpose
 
 
@@ -43,6 +44,8 @@ class DNFormer(nn.Module):
         activation: "relu" or "gelu".
         head_norm: RMSNorm of each head's output.
         self_loops: adds a loop to each node that has none.
+        edge_channels: A; above 0, each layer learns a bias of its attention from edge attributes,
+            as in `DiffAttention`.
 
     Raises:
         ConfigError: a setting is unknown or out of range.
@@ -71,6 +74,7 @@ class DNFormer(nn.Module):
         activation: str = "relu",
         head_norm: bool = False,
         self_loops: bool = True,
+        edge_channels: int = 0,
     ) -> None:
         super().__init__()
         check_choice("activation", activation, ACTIVATIONS)
@@ -78,6 +82,7 @@ class DNFormer(nn.Module):
         if num_layers < 1:
             raise ConfigError(f"num_layers = {num_layers} must be at least 1")
         self.hidden_channels, self.self_loops = hidden_channels, self_loops
+        self.edge_channels = edge_channels
         self.projection = InputProjection(in_channels, hidden_channels)
         self.activation = ACTIVATIONS[activation]()
         self.dropout = nn.Dropout(dropout)
@@ -94,6 +99,8 @@ class DNFormer(nn.Module):
                     dropout=attention_dropout,
                     head_norm=head_norm,
                     depth=depth,
+                    # the model adds the loops, once for all layers, as one more attribute
+                    edge_channels=edge_channels + self_loops if edge_channels else 0,
                 ),
                 norm=norm,
                 ffn_expansion=ffn_expansion,
@@ -124,6 +131,7 @@ class DNFormer(nn.Module):
         edge_index: Int[Tensor, "2 E"],
         num_sampled_nodes: list[int] | None = None,
         num_sampled_edges: list[int] | None = None,
+        edge_attr: Float[Tensor, "E A"] | None = None,
     ) -> Float[Tensor, "S K"]:
         """Scores of each class: of all nodes, or of a sampled batch's seeds.
 
@@ -134,22 +142,25 @@ class DNFormer(nn.Module):
                 order of discovery. A layer then computes only what the seeds depend on.
             num_sampled_edges: `[e1, .., eL]`, edges of each hop; those of hop l end in the nodes
                 of hop l - 1.
+            edge_attr: of each edge, in the order of `edge_index`.
 
         Raises:
             ConfigError: the batch has another number of hops than the model has layers.
-            DataError: an index is out of range, or the counts do not fit the batch.
+            DataError: an index is out of range, the counts do not fit the batch, or `edge_attr`
+                does not fit the model.
         """
+        check_edge_attr(edge_attr, self.edge_channels, edge_index.shape[1])
         if num_sampled_nodes is None and num_sampled_edges is None:
-            topology = to_topology(edge_index, num_dst=x.shape[0], num_src=x.shape[0])
-            topology = _with_transposed(self.with_self_loops(topology), x.shape[0])
-            topologies = [topology] * len(self.blocks)
+            edges = to_edges(edge_index, edge_attr, num_dst=x.shape[0], num_src=x.shape[0])
+            edges = _with_transposed(self.with_self_loops(edges), x.shape[0])
+            of_layers = [edges] * len(self.blocks)
         else:
-            nodes, edges = num_sampled_nodes or [], num_sampled_edges or []
-            self._check_counts(nodes, edges, num_nodes=x.shape[0], num_edges=edge_index.shape[1])
-            topologies = self._trimmed(edge_index, nodes, edges)
+            nodes, counts = num_sampled_nodes or [], num_sampled_edges or []
+            self._check_counts(nodes, counts, num_nodes=x.shape[0], num_edges=edge_index.shape[1])
+            of_layers = self._trimmed(edge_index, edge_attr, nodes, counts)
         h = self.embed(x)
-        for block, topology in zip(self.blocks, topologies, strict=True):
-            h = block(h, topology)
+        for block, edges in zip(self.blocks, of_layers, strict=True):
+            h = block(h, *edges)
         return self.classify(h)
 
     def embed(self, x: Float[Tensor, "N F"]) -> Float[Tensor, "N C"]:
@@ -162,12 +173,12 @@ class DNFormer(nn.Module):
         scores: Tensor = self.head(h if self.norm is None else self.norm(h))
         return scores
 
-    def with_self_loops(self, topology: Topology, first_dst: int = 0) -> Topology:
-        """The topology as the blocks take it: with loops, where the model has them.
+    def with_self_loops(self, edges: Edges, first_dst: int = 0) -> Edges:
+        """The edges as the blocks take them: with loops, where the model has them.
 
         Destination i is the source node `first_dst + i`.
         """
-        return add_self_loops(topology, first_dst=first_dst) if self.self_loops else topology
+        return add_self_loops(edges, first_dst=first_dst) if self.self_loops else edges
 
     def _check_counts(
         self, nodes: list[int], edges: list[int], *, num_nodes: int, num_edges: int
@@ -185,26 +196,32 @@ class DNFormer(nn.Module):
                 f"the batch has {num_nodes} nodes and {num_edges} edges"
             )
 
-    def _trimmed(self, edge_index: Tensor, nodes: list[int], edges: list[int]) -> list[Topology]:
+    def _trimmed(
+        self, edge_index: Tensor, edge_attr: Tensor | None, nodes: list[int], counts: list[int]
+    ) -> list[Edges]:
         """Layer l of L has as destinations the nodes of hops 0..L-l, a prefix of the batch."""
         num_dst = list(accumulate(nodes[:-1]))  # destinations of hops 0..h, for h = 0..L-1
-        topology = to_topology(edge_index, num_dst=num_dst[-1], num_src=sum(nodes))
-        last = torch.tensor(num_dst, device=topology.colptr.device)
-        if topology.colptr[last].tolist() != list(accumulate(edges)):
+        edges = to_edges(edge_index, edge_attr, num_dst=num_dst[-1], num_src=sum(nodes))
+        last = torch.tensor(num_dst, device=edges.topology.colptr.device)
+        if edges.topology.colptr[last].tolist() != list(accumulate(counts)):
             raise DataError(
                 "num_sampled_edges do not fit edge_index: the edges of hop l must end in the "
                 "nodes of hop l - 1, in order of discovery"
             )
-        topology = _with_transposed(self.with_self_loops(topology), sum(nodes))
+        topology, attr = _with_transposed(self.with_self_loops(edges), sum(nodes))
         ends = topology.colptr[last].tolist()
         return [
-            Topology(topology.colptr[: dst + 1], topology.row[:end], topology.transposed)
+            Edges(
+                Topology(topology.colptr[: dst + 1], topology.row[:end], topology.transposed),
+                None if attr is None else attr[:end],
+            )
             for dst, end in zip(reversed(num_dst), reversed(ends), strict=True)
         ]
 
 
-def _with_transposed(topology: Topology, num_src: int) -> Topology:
+def _with_transposed(edges: Edges, num_src: int) -> Edges:
     """With the index of the backward pass, which all layers then share."""
     if not torch.is_grad_enabled():
-        return topology
-    return topology._replace(transposed=transpose(topology, num_src))
+        return edges
+    transposed = transpose(edges.topology, num_src)
+    return edges._replace(topology=edges.topology._replace(transposed=transposed))

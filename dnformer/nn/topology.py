@@ -1,10 +1,12 @@
 """From PyG's edge lists to the operator's grouping by destination, and self-loops.
 
-N source nodes, M destination nodes, E edges.
+N source nodes, M destination nodes, E edges, A attributes of an edge.
 """
 
+from typing import NamedTuple
+
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch_geometric import EdgeIndex
 
@@ -12,10 +14,24 @@ from dnformer.errors import DataError
 from dnformer.ops import Topology
 
 
-def to_topology(edge_index: Int[Tensor, "2 E"], *, num_dst: int, num_src: int) -> Topology:
+class Edges(NamedTuple):
+    """Edges grouped by destination, and their attributes where there are any, edge by edge."""
+
+    topology: Topology
+    attr: Float[Tensor, "E A"] | None = None
+
+
+def to_edges(
+    edge_index: Int[Tensor, "2 E"],
+    edge_attr: Float[Tensor, "E A"] | None = None,
+    *,
+    num_dst: int,
+    num_src: int,
+) -> Edges:
     """Groups edges (source, destination) by destination, in O(E) where they are grouped already.
 
-    So a col-sorted `EdgeIndex` costs no sort. The edges of a destination keep their order.
+    So a col-sorted `EdgeIndex` costs no sort. The edges of a destination keep their order, and the
+    attributes go with their edges.
 
     Raises:
         DataError: an index is out of range.
@@ -32,7 +48,32 @@ def to_topology(edge_index: Int[Tensor, "2 E"], *, num_dst: int, num_src: int) -
         if not stats[4]:
             col, order = col.sort(stable=True)
             row = row[order]
-    return Topology(_offsets(col.bincount(minlength=num_dst)), row.contiguous())
+            edge_attr = None if edge_attr is None else edge_attr[order]
+    topology = Topology(_offsets(col.bincount(minlength=num_dst)), row.contiguous())
+    return Edges(topology, edge_attr)
+
+
+def check_edge_attr(edge_attr: Tensor | None, channels: int, num_edges: int) -> None:
+    """Raises where a layer of `edge_channels = channels` cannot take `edge_attr`.
+
+    Raises:
+        DataError: it is missing, not expected, or of another shape.
+    """
+    if edge_attr is None and channels:
+        raise DataError(
+            f"edge_attr is missing: the layer was made with edge_channels = {channels}, so it "
+            f"takes edge_attr [{num_edges}, {channels}]"
+        )
+    if edge_attr is None:
+        return
+    if not channels:
+        raise DataError(
+            f"edge_attr {list(edge_attr.shape)} given to a layer without edge attributes: make it "
+            "with edge_channels, or leave edge_attr out"
+        )
+    if list(edge_attr.shape) != [num_edges, channels]:
+        raise DataError(f"edge_attr must be [{num_edges}, {channels}], found "
+                        f"{list(edge_attr.shape)}")  # fmt: skip
 
 
 def _check_range(what: str, low: int, high: int, num_nodes: int) -> None:
@@ -48,13 +89,17 @@ def _offsets(counts: Tensor) -> Tensor:
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
 
-def add_self_loops(topology: Topology, *, first_dst: int = 0) -> Topology:
+def add_self_loops(edges: Edges, *, first_dst: int = 0) -> Edges:
     """The graph with one loop at the end of each group that has none, in O(M + E).
 
+    Attributes get one more column: 1 for an added loop, whose others are 0, and 0 for the graph's
+    own edges, loops among them.
+
     Args:
-        topology: destination i is the source node `first_dst + i`.
+        edges: destination i is the source node `first_dst + i`.
         first_dst: above 0 where the destinations are a range in the middle of the sources.
     """
+    topology, attr = edges
     dst = topology.dst()  # [E]
     missing = torch.ones(topology.num_dst, dtype=torch.bool, device=dst.device)
     missing[dst[topology.row == dst + first_dst]] = False
@@ -64,5 +109,11 @@ def add_self_loops(topology: Topology, *, first_dst: int = 0) -> Topology:
     position = torch.arange(topology.num_edges, device=dst.device) + added[dst]
     row[position] = topology.row
     looped = missing.nonzero().squeeze(1)
-    row[colptr[looped + 1] - 1] = looped + first_dst
-    return Topology(colptr, row)
+    loop_position = colptr[looped + 1] - 1
+    row[loop_position] = looped + first_dst
+    if attr is not None:
+        widened = attr.new_zeros(len(row), attr.shape[1] + 1)
+        widened[position, :-1] = attr
+        widened[loop_position, -1] = 1
+        attr = widened
+    return Edges(Topology(colptr, row), attr)

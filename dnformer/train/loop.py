@@ -66,12 +66,16 @@ def learning_rate(optim: OptimConfig, step: int, total_steps: int) -> float:
 
 
 def seed_logits(model: nn.Module, batch: Data, dtype: torch.dtype) -> Tensor:
-    """The model's output for the seeds of a batch, `[S, K]`."""
+    """The model's output for the seeds of a batch, `[S, K]`.
+
+    A model with `edge_channels` is given the edges' attributes.
+    """
     out = model(
         decode(batch, dtype),
         batch.edge_index,
         batch.get("num_sampled_nodes"),
         batch.get("num_sampled_edges"),
+        batch.edge_attr.to(dtype) if model.edge_channels else None,
     )
     logits: Tensor = out[batch.seed_rows]
     return logits

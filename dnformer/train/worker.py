@@ -119,6 +119,7 @@ def build_model(config: ModelConfig, graph: Graph, *, seed: int, precision: str)
             activation=config.activation,
             head_norm=config.head_norm,
             self_loops=config.self_loops,
+            edge_channels=graph.num_edge_features if config.edge_bias else 0,
         )
     return model.to(torch.float64 if precision == "float64" else torch.float32)
 

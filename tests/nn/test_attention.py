@@ -6,7 +6,7 @@ from torch_geometric.nn import TransformerConv
 
 from dnformer.errors import ConfigError, DataError
 from dnformer.nn import DiffAttention
-from dnformer.nn.topology import to_topology
+from dnformer.nn.topology import to_edges
 
 from .helpers import EDGES, features
 
@@ -104,7 +104,7 @@ def test_forward_wrong_index() -> None:
 
 def test_edge_weights_start() -> None:
     layer, x = layer_of(), features(width=6)
-    topology = to_topology(EDGES, num_dst=8, num_src=8)
+    topology = to_edges(EDGES, num_dst=8, num_src=8).topology
     found = layer.edge_weights(layer.project(x), topology)
     torch.testing.assert_close(found.lam, torch.full((14, 2), 0.2, dtype=torch.float64))
     for i in range(7):
@@ -155,7 +155,7 @@ def test_forward_without_dropout_draws_nothing() -> None:
 
 def test_attend_range() -> None:
     layer, x = layer_of(), features(width=6)
-    topology = to_topology(EDGES, num_dst=8, num_src=8)
+    topology = to_edges(EDGES, num_dst=8, num_src=8).topology
     first, last = topology.colptr[[2, 5]].tolist()
     part = topology._replace(colptr=topology.colptr[2:6] - first, row=topology.row[first:last])
     projected = layer.project(x)

@@ -5,12 +5,12 @@ from torch.nn.functional import gelu, layer_norm
 from dnformer.errors import ConfigError
 from dnformer.nn import Block, DiffAttention
 from dnformer.nn.block import FeedForward
-from dnformer.nn.topology import add_self_loops, to_topology
+from dnformer.nn.topology import Edges, add_self_loops, to_edges
 from dnformer.ops import Topology
 
 from .helpers import EDGES, features
 
-TOPOLOGY = to_topology(EDGES, num_dst=8, num_src=8)
+TOPOLOGY = to_edges(EDGES, num_dst=8, num_src=8).topology
 
 
 def block_of(**settings: object) -> Block:
@@ -53,9 +53,10 @@ def test_attend_range_covers_whole(norm: str) -> None:
     parts = []
     for start, stop in ((0, 1), (1, 5), (5, 8)):
         # loops are added range by range too
-        part = add_self_loops(part_of(TOPOLOGY, start, stop), first_dst=start)
+        part = add_self_loops(Edges(part_of(TOPOLOGY, start, stop)), first_dst=start).topology
         parts.append(block.attend_range(h, projected, part, slice(start, stop)))
-    torch.testing.assert_close(torch.cat(parts), block(h, add_self_loops(TOPOLOGY)))
+    whole = block(h, add_self_loops(Edges(TOPOLOGY)).topology)
+    torch.testing.assert_close(torch.cat(parts), whole)
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])

@@ -7,7 +7,7 @@ from torch_geometric import EdgeIndex
 import dnformer.nn
 from dnformer.errors import ConfigError, DataError
 from dnformer.nn import DNFormer
-from dnformer.nn.topology import to_topology
+from dnformer.nn.topology import Edges, to_edges
 from dnformer.ops import Topology
 
 from .helpers import EDGES, features, sampled_block
@@ -101,7 +101,7 @@ def test_forward_sampled_dead_end() -> None:
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_layers_by_range_equal_forward(norm: str, self_loops: bool) -> None:
     model, x = model_of(3, norm=norm, self_loops=self_loops).eval(), features()
-    whole = to_topology(EDGES, num_dst=8, num_src=8)
+    whole = to_edges(EDGES, num_dst=8, num_src=8).topology
     h = torch.cat([model.embed(x[:5]), model.embed(x[5:])])
     assert h.shape == (8, model.hidden_channels)
     for block in model.blocks:
@@ -109,7 +109,7 @@ def test_layers_by_range_equal_forward(norm: str, self_loops: bool) -> None:
         for rows in (slice(0, 3), slice(3, 4), slice(4, 8)):
             colptr = whole.colptr[rows.start : rows.stop + 1]
             topology = Topology(colptr - colptr[0], whole.row[colptr[0] : colptr[-1]])
-            topology = model.with_self_loops(topology, rows.start)
+            topology, _ = model.with_self_loops(Edges(topology), rows.start)
             parts.append(block.attend_range(h, projected, topology, rows))
         h = torch.cat(parts)
     torch.testing.assert_close(model.classify(h), model(x, EDGES))

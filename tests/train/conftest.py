@@ -10,7 +10,7 @@ from dnformer.config import RunConfig, parse
 from dnformer.data.cache import write_cache
 from dnformer.data.ingest import ingest
 from dnformer.data.synthetic import SyntheticSource
-from dnformer.data.table import GraphTable, NodeColumns, Target, TargetColumn
+from dnformer.data.table import EdgeColumns, GraphTable, NodeColumns, Target, TargetColumn
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +24,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The URI of a graph of 150 nodes with labels of each kind: topic, tags and size."""
+    """The URI of a graph of 150 nodes with labels of each kind and edge attributes."""
     random = np.random.default_rng(0)
     n = 150
     x = random.normal(size=(n, 4)).astype(np.float32)
@@ -45,6 +45,9 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> str:
         dst=dst,
         policies={"direction": "directed"},
         counts={},
+        edges=EdgeColumns(
+            attr=random.normal(size=(2 * n, 2)).astype(np.float32), attr_names=("far", "old")
+        ),
     )
     uri = str(tmp_path_factory.mktemp("mixed") / "data")
     write_cache(table, uri, source="test")

@@ -79,6 +79,20 @@ def test_train_on_each_kind_of_label(make_config, mixed, tmp_path, label, metric
     assert evaluate(result["run"]) == result
 
 
+@pytest.mark.parametrize("edge_bias", [True, False])
+def test_train_on_edge_attributes(make_config, mixed, tmp_path, edge_bias):
+    config = make_config(tmp_path, data={"uri": mixed}, model={"edge_bias": edge_bias})
+    result = train(config)
+    name = "model.blocks.0.attention.edge.weight"
+    tensors = last_tensors(result["run"])
+    assert (name in tensors) is edge_bias
+    if edge_bias:
+        # two attributes, and one that marks the loops that were added
+        assert tensors[name].shape == (2, 3)
+        assert tensors[name].abs().min() > 0
+    assert evaluate(result["run"]) == result
+
+
 def test_train_monitor_of_another_kind_is_refused(make_config, mixed, tmp_path):
     config = make_config(
         tmp_path, data={"uri": mixed, "label": "tags"}, train={"monitor": "val/accuracy"}

@@ -51,11 +51,15 @@ class Rows:
 class Net(nn.Module):
     """A linear model in the shape of a graph model; `middle` may be any module."""
 
+    edge_channels = 0
+
     def __init__(self, middle: nn.Module) -> None:
         super().__init__()
         self.first, self.middle, self.last = nn.Linear(3, 4), middle, nn.Linear(4, 2)
 
-    def forward(self, x: Tensor, edge_index: Tensor, nodes: object, edges: object) -> Tensor:
+    def forward(
+        self, x: Tensor, edge_index: Tensor, nodes: object, edges: object, edge_attr: None
+    ) -> Tensor:
         return self.last(self.middle(self.first(x)))
 
 
