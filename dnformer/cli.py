@@ -372,6 +372,38 @@ def bench_loader(
         loader.show(found, console)
 
 
+@bench.command("ingest")
+def bench_ingest(
+    edges: Annotated[int, typer.Option(help="Edges of the generated input.")] = 10_000_000,
+    ids: Annotated[str, typer.Option(help="int, string or both.")] = "both",
+    memory_limit: Annotated[str, typer.Option(help="Of each run, as in 4GiB.")] = "4GiB",
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Of each run (default: one a CPU).")
+    ] = None,
+    temp_dir: Annotated[
+        str | None, typer.Option(help="Local folder for input, output and temporary files.")
+    ] = None,
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="Timed rounds (default: 3; 1 from 50 M edges on).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Edge files to sorted, distinct Parquet: our ingest beside plain DuckDB and pyarrow."""
+    with _waiting("loading"):
+        from dnformer.bench import ingest
+
+    settings = ingest.Settings(edges, ids, memory_limit, threads, temp_dir, repeats)
+    findings = ingest.run(settings, say=_say)
+    if as_json:
+        print(json.dumps(ingest.as_json(list(findings))))
+        return
+    console = Console()
+    console.width = max(console.width, 150)
+    console.print(ingest.header(), highlight=False)
+    for found in findings:
+        ingest.show(found, console)
+
+
 @contextmanager
 def _training_progress(config: configs.RunConfig) -> Iterator[Any]:
     """A bar with the time left on a terminal; a line an epoch in a log."""

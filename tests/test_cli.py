@@ -159,6 +159,9 @@ def test_train_repeat_prints_mean_and_std(run):
         (["bench", "ops", "--yardstick", "x.py"], "--yardstick x.py: there is no such file"),
         (["bench", "ops", "--device", "tpu"], "--device 'tpu' is not one of cpu, cuda"),
         (["bench", "ops", "--case", "block", "--graph", "nowhere"], "no dataset here"),
+        (["bench", "loader", "--case", "loder"], "no case 'loder'; did you mean 'loader'?"),
+        (["bench", "loader", "--yardstick", "x.py"], "--yardstick x.py: there is no such file"),
+        (["bench", "ingest", "--ids", "text"], "--ids text: expected int, string, both"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -175,6 +178,18 @@ def test_bench_ops_of_a_sampled_block(run):
     assert {row["impl"] for row in rows} >= {"dnformer", "reference", "TransformerConv", "floor"}
     assert all({"case", "impl", "seconds"} <= row.keys() for row in rows)
     assert all(row["graph"] == "block of data" for row in rows)
+
+
+def test_bench_loader_of_a_dataset(run):
+    options = ("--case", "loader", "--graph", "data", "--repeats", 1)
+    result = run("bench", "loader", *options, "--json")
+    assert result.returncode == 0, result.stderr
+    assert "case loader (1 of 1)" in result.stderr
+    rows = json.loads(result.stdout)["rows"]
+    assert {row["impl"] for row in rows} == {"dnformer", "PyG"}
+    assert all({"case", "impl", "seconds"} <= row.keys() for row in rows)
+    result = run("bench", "loader", *options)
+    assert "two threads over one" in result.stdout
 
 
 def test_bad_row_is_named_by_file_row_and_value(run, folder):

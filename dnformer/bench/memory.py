@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dnformer.bench.resident import status_bytes
+
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 # also switches off glibc's habit of raising the threshold when a block is freed
 _MALLOC = {
@@ -65,9 +67,9 @@ def _measure(threads: int, make: Callable[..., Callable[[], Any]], args: tuple[A
     step()
     gc.collect()
     _CLEAR_REFS.write_text("5")  # man 5 proc: resets VmHWM to VmRSS
-    before = _status("VmRSS")
+    before = status_bytes("VmRSS")
     results = step()
-    return Peak(_status("VmHWM") - before, _num_bytes(results))
+    return Peak(status_bytes("VmHWM") - before, _num_bytes(results))
 
 
 def peak_on_gpu(step: Callable[[], Any]) -> Peak:
@@ -84,14 +86,6 @@ def peak_on_gpu(step: Callable[[], Any]) -> Peak:
 def _num_bytes(results: Any) -> int:
     tensors = results if isinstance(results, (tuple, list)) else ()
     return sum(t.numel() * t.element_size() for t in tensors if isinstance(t, Tensor))
-
-
-def _status(name: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        key, _, value = line.partition(":")
-        if key == name:
-            return int(value.split()[0]) * 1024
-    raise AssertionError(f"/proc/self/status has no {name}")
 
 
 @contextmanager
