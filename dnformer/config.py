@@ -48,6 +48,11 @@ class SplitConfig(Section):
     per_class: tuple[Fraction, Fraction, Fraction] | None = Field(
         None, description="round(a N / K) nodes of each class train, int(b N) validate, rest test"
     )
+    time: tuple[Fraction, Fraction, Fraction] | None = Field(
+        None,
+        description="by the nodes' time: the earliest int(a N) train, the next int(b N) validate, "
+        "the rest test",
+    )
     planetoid: int | None = Field(
         None,
         ge=1,
@@ -65,7 +70,7 @@ class SplitConfig(Section):
         if len(given) != 1:
             names = ", ".join(type(self).model_fields)
             raise ValueError(f"takes exactly one of {names}; found {', '.join(given) or 'none'}")
-        for shares in (self.random, self.per_class):
+        for shares in (self.random, self.per_class, self.time):
             if shares is not None and abs(sum(shares) - 1) > 1e-6:
                 raise ValueError(f"shares {list(shares)} add up to {sum(shares):g}, not to 1")
         return self

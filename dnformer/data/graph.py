@@ -119,6 +119,7 @@ class Graph:
                 kind=self.target.kind,
                 stored=self.store.split,
                 seed=self._seed,
+                time=self.store.node_time,
             )
         return self._splits
 

@@ -29,6 +29,7 @@ def make_splits(
     stored: npt.NDArray[np.int8] | None,
     seed: int,
     kind: str = "class",
+    time: Nodes | None = None,
 ) -> dict[str, Nodes]:
     """Ascending node indices of "train", "val" and "test"; nodes without a label are in none.
 
@@ -39,6 +40,7 @@ def make_splits(
         stored: the split column that came with the data, or None.
         seed: of the permutation, for a computed split.
         kind: of the target.
+        time: of each node, or None.
 
     Raises:
         DataError: the recipe does not fit the data, parts overlap, or one is empty.
@@ -47,6 +49,8 @@ def make_splits(
         parts = _read(recipe.file, len(y))
     elif recipe.column is not None:
         parts = _stored(stored)
+    elif recipe.time is not None:
+        parts = _by_time(recipe.time, np.flatnonzero(_labelled(y)), time)
     else:
         _refuse_classless(recipe, kind)
         parts = _computed(recipe, y, num_classes, seed)
@@ -63,7 +67,7 @@ def _refuse_classless(recipe: SplitConfig, kind: str) -> None:
     if by_class and kind != "class":
         raise DataError(
             f"split {by_class.pop()} counts the nodes of each class, but the label is of kind "
-            f"{kind}; set data.split to random, column or file"
+            f"{kind}; set data.split to random, time, column or file"
         )
 
 
@@ -92,6 +96,19 @@ def _computed(
     if needed > len(order):
         raise DataError(f"split planetoid needs {needed} labelled nodes, found {len(order)}")
     return _after(train, order, _PLANETOID_VAL, _PLANETOID_TEST)
+
+
+def _by_time(
+    shares: tuple[float, float, float], labelled: Nodes, time: Nodes | None
+) -> dict[str, Nodes]:
+    """The earliest first; of the same time, by index."""
+    if time is None:
+        raise DataError(
+            "split time needs times of nodes, and this dataset has none; ingest it with "
+            "--node-time, or choose another data.split"
+        )
+    order = labelled[np.argsort(time[labelled], kind="stable")]
+    return _cut(order, *(int(share * len(order)) for share in shares[:2]))
 
 
 def _cut(order: Nodes, num_train: int, num_val: int) -> dict[str, Nodes]:

@@ -343,3 +343,14 @@ def test_share_that_is_no_binary_fraction_is_cut_as_python_does() -> None:
     # int(0.29 · 100) is 28: the rule is int() of the float product, nothing else
     assert int(0.29 * 100) == 28
     assert sizes(splits({"random": (0.29, 0.29, 0.42)}, np.zeros(100))) == [28, 28, 44]
+
+
+def test_make_splits_time_takes_the_earliest_labelled_nodes_first() -> None:
+    recipe, y = SplitConfig(time=(0.5, 0.25, 0.25)), np.array([0, 0, -1, 0, 0])
+    options: dict[str, Any] = {"y": y, "num_classes": 1, "stored": None, "seed": 0}
+    found = make_splits(recipe, time=np.array([7, -2, 0, 7, 9]), **options)
+    assert {name: nodes.tolist() for name, nodes in found.items()} == {
+        "train": [0, 1], "val": [3], "test": [4],
+    }  # fmt: skip
+    with pytest.raises(DataError, match="this dataset has none; ingest it with --node-time"):
+        make_splits(recipe, **options)
