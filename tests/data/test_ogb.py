@@ -389,3 +389,31 @@ def test_open_ogb_npz_without_an_array_or_file(tmp_path: Path) -> None:
     (tmp_path / "raw" / "node-label.npz").unlink()
     with pytest.raises(DataError, match=r"raw/node-label.npz: no such file$"):
         read("ogbn-arxiv", tmp_path)
+
+
+@both
+def test_open_ogb_any_damage_is_a_data_error(write: Writer, tmp_path: Path) -> None:
+    """Bytes changed, cut off or added, in the files and in what they compress."""
+    write(str(tmp_path), papers())
+    files = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    rng = np.random.default_rng(0)
+    refused = []
+    for _ in range(150):
+        file = files[rng.integers(len(files))]
+        whole = file.read_bytes()
+        inside = file.suffix == ".gz" and rng.random() < 0.6
+        content = gzip.decompress(whole) if inside else whole
+        at = int(rng.integers(len(content)))
+        changed = (
+            content[:at] + rng.bytes(1) + content[at + 1 :],
+            content[:at],
+            content[:at] + rng.bytes(5) + content[at:],
+        )[rng.integers(3)]
+        file.write_bytes(gzip.compress(changed) if inside else changed)
+        try:
+            read("ogbn-arxiv", tmp_path)  # another digit is another graph, and no damage
+        except DataError as error:
+            refused.append(str(error))
+        file.write_bytes(whole)
+    assert len(refused) > 75
+    assert not any("\n" in message for message in refused)
