@@ -8,6 +8,7 @@ from dnformer.data.table import EdgeColumns
 from dnformer.group import Group
 from dnformer.inference import RangeLimits, destination_ranges, exact_logits
 from dnformer.loader import FullLoader
+from dnformer.loader.source import DenseSource
 from dnformer.nn import DNFormer
 
 # node 4 has no neighbour, node 5 a self-loop, node 0 is a small hub
@@ -61,6 +62,16 @@ def test_exact_logits_take_edge_attributes_by_ranges(make_graph, self_loops, edg
             batch.x.double(), batch.edge_index, edge_attr=batch.edge_attr.double()
         )
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("hot", [[], [0, 3]], ids=str)
+def test_exact_logits_of_features_read_from_their_file_are_the_same(make_graph, hot):
+    x = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float16)
+    graph, model = make_graph(EDGES, x=x, y=[0, 1, 2, 0, 1, 2], num_classes=3), make_model()
+    source = DenseSource(graph.store.x, reads="direct", readers=2)
+    source.keep_hot(np.array(hot, dtype=np.int64))
+    logits = exact_logits(model, graph, Group(), RangeLimits(rows=4), source)
+    assert torch.equal(logits, exact_logits(model, graph, Group(), RangeLimits(rows=4)))
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -21,7 +21,7 @@ from dnformer.loader.buffers import BufferPool
 from dnformer.loader.direct_read import RowFile
 from dnformer.loader.hot_cache import SlotIndex, Visits, expected_visits, hottest
 from dnformer.loader.memory import memory_limit
-from dnformer.loader.row_kernels import Rows, Table
+from dnformer.loader.row_kernels import Out, Rows, Table
 
 Array = npt.NDArray[Any]
 
@@ -132,24 +132,29 @@ class DenseSource:
         kind = kernels.kind_of(self.dtype, to.dtype)
         rows, out = Rows(kind, self.row_bytes, self.width), kernels.out(to, kind)
         if self._hot is None:
-            slots, hits = np.empty(0, np.int64), 0
-            missed = np.arange(len(ids))
+            slots, hits = np.full(len(ids), -1), 0
         else:
             slots, hits = self._hot.slots.find(ids)
-            missed = np.flatnonzero(slots < 0)
         if self._file is not None:
-            reading = self._file.read(rows, ids[missed], missed, self._scale, out)
-            try:
-                if self._hot is not None:
-                    kernels.gather_hits(rows, self._hot.table, slots, self._scale, out)
-            finally:
-                self._file.finish(reading)
-            return Access(len(ids), hits, reading.num_bytes)
+            return self._fill_from_file(self._file, rows, slots, ids, out)
         if self._hot is None:
             kernels.gather(rows, self._table, ids, self._scale, out)
         else:
             kernels.gather_both(rows, self._hot.table, self._table, slots, ids, self._scale, out)
         return Access(len(ids), hits, (len(ids) - hits) * self.row_bytes)
+
+    def _fill_from_file(
+        self, file: RowFile, rows: Rows, slots: Array, ids: Array, out: Out
+    ) -> Access:
+        missed = np.flatnonzero(slots < 0)
+        reading = file.read(rows, ids[missed], missed, self._scale, out)
+        try:
+            # while the disk is at work
+            if self._hot is not None:
+                kernels.gather_hits(rows, self._hot.table, slots, self._scale, out)
+        finally:
+            file.finish(reading)
+        return Access(len(ids), len(ids) - len(missed), reading.num_bytes)
 
 
 class Cached(NamedTuple):

@@ -31,8 +31,11 @@ def side_stream(device: torch.device) -> Iterator[None]:
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """`tensor` on `device`, on its way there in the current stream, from page-locked memory."""
-    if device.type != "cuda":
+    """`tensor` on `device`, on its way there in the current stream, from page-locked memory.
+
+    A CSR tensor, whose parts cannot be pinned together, is there when this returns.
+    """
+    if device.type != "cuda" or tensor.layout != torch.strided:
         return tensor.to(device)
     pinned = tensor if tensor.is_pinned() else tensor.pin_memory()
     return pinned.to(device, non_blocking=True)
@@ -56,11 +59,19 @@ def hand_over(batch: Data, device: torch.device) -> None:
     if device.type != "cuda":
         return
     stream = torch.cuda.current_stream(device)
+    for tensor in memory_of(batch):
+        tensor.record_stream(stream)
+
+
+def memory_of(batch: Data) -> Iterator[Tensor]:
+    """Strided tensors that hold all memory of a batch's tensors."""
     for value in batch.to_dict().values():
         if isinstance(value, EdgeIndex):
-            value.as_tensor().record_stream(stream)
+            yield value.as_tensor()
+        elif isinstance(value, Tensor) and value.layout == torch.sparse_csr:
+            yield from (value.crow_indices(), value.col_indices(), value.values())
         elif isinstance(value, Tensor):
-            value.record_stream(stream)
+            yield value
 
 
 @final

@@ -3,6 +3,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data
@@ -13,7 +14,7 @@ from dnformer.data.table import Quantized
 from dnformer.loader import Cached, NeighborLoader, Visits, decode, open_source
 from dnformer.loader.buffers import BufferPool
 from dnformer.loader.source import DenseSource
-from dnformer.loader.transfer import move
+from dnformer.loader.transfer import memory_of, move
 
 MakeGraph = Callable[..., Graph]
 
@@ -86,6 +87,27 @@ def test_move_keeps_everything(make_graph: MakeGraph, name: str) -> None:
     assert isinstance(moved.edge_index, EdgeIndex)
     assert moved.edge_index.is_sorted_by_col
     assert moved.edge_index.sparse_size() == batch.edge_index.sparse_size()
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_csr_batches_go_to_a_device_too(make_graph: MakeGraph, name: str) -> None:
+    device = torch.device(name)
+    graph = make_graph(EDGES, num_nodes=NUM_NODES, x=sp.csr_matrix(X.astype(np.float32)))
+    wanted = list(loader(graph, sparse=True))
+    for batch, same in zip(loader(graph, sparse=True, device=device), wanted, strict=True):
+        assert batch.x.layout == torch.sparse_csr
+        assert batch.x.device.type == name
+        assert batch.x.to_dense().tolist() == same.x.to_dense().tolist()
+
+
+def test_memory_of_a_batch_is_all_of_it(make_graph: MakeGraph) -> None:
+    graph = make_graph(EDGES, num_nodes=NUM_NODES, x=sp.csr_matrix(X.astype(np.float32)))
+    batch = next(iter(loader(graph, sparse=True)))
+    found = {tensor.data_ptr() for tensor in memory_of(batch)}
+    x = batch.x
+    parts = x.values(), x.col_indices(), x.crow_indices(), batch.n_id
+    for tensor in (*parts, batch.edge_index.as_tensor()):
+        assert tensor.data_ptr() in found
 
 
 @pytest.mark.gpu
