@@ -173,7 +173,11 @@ def read_part(
                 if rows != part.rows:
                     raise DataError(f"{name}: {rows} rows, not {part.rows}; {_DAMAGED}")
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{name}: no readable Parquet file ({error}); {_DAMAGED}") from None
+            # what it met in the file may stand in it
+            text = "".join(sign for sign in " ".join(str(error).split()) if sign.isprintable())
+            raise DataError(
+                f"{name}: no readable Parquet file ({text[:200]}); {_DAMAGED}"
+            ) from None
 
 
 def column(batch: pa.RecordBatch, name: str, file: str) -> Any:
