@@ -4,6 +4,7 @@ Hot rows lie in memory; the others are read through the store's mapping or, wher
 not fit in memory, from its file.
 """
 
+import logging
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -174,7 +175,11 @@ def open_source(
     """The source of a store's dense features, its hot rows chosen for the epoch `visits`.
 
     None for sparse features, whose rows are small: they stay in the mapping.
+
+    Raises:
+        ConfigError: the hot rows do not fit into the memory that this process may use.
     """
+    _warn_ignored(store, cache, device)
     if store.x is None:
         return None
     source = DenseSource(store.x, store.x_scale, reads=cache.reads, readers=cache.readers)
@@ -192,6 +197,14 @@ def open_source(
     if hot:
         source.keep_hot(hottest(scores, hot))
     return Cached(source, on_device, pool)
+
+
+def _warn_ignored(store: Store, cache: CacheConfig, device: torch.device) -> None:
+    say = logging.getLogger(__name__).warning
+    if store.x is None and cache.hot_bytes + cache.hot_gpu_bytes:
+        say("cache.hot_bytes and cache.hot_gpu_bytes are ignored: the features are not dense")
+    elif cache.hot_gpu_bytes and device.type != "cuda":
+        say("cache.hot_gpu_bytes is ignored: batches stay on the CPU")
 
 
 def _check_room(num_bytes: int) -> None:

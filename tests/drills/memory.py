@@ -11,6 +11,7 @@ import argparse
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -54,7 +55,8 @@ def limited_memory(limit: int) -> Iterator[Limited]:
             group = Limited(UNIFIED / name, "cgroup.procs", "memory.peak")
             group.folder.mkdir()
             (group.folder / "memory.max").write_text(str(limit))
-            (group.folder / "memory.swap.max").write_text("0")
+            if (group.folder / "memory.swap.max").exists():
+                (group.folder / "memory.swap.max").write_text("0")
     except OSError as error:
         sys.exit(f"a cgroup with a memory limit can't be made ({error}); run this as root")
     try:
@@ -79,7 +81,11 @@ def train(name: str, folder: Path, settings: list[str], group: Limited | None) -
     if group is not None:
         members = str(group.folder / group.members)
         command = [sys.executable, __file__, ENTER, members, *command]
-    subprocess.run(command, check=True)
+    code = subprocess.run(command, check=False).returncode
+    if code == -signal.SIGKILL and group is not None:
+        sys.exit(f"the run {name!r} was killed: it takes more than the limit")
+    if code:
+        sys.exit(f"the run {name!r} ended with exit status {code}")
     return [record for record in read_metrics(str(folder / "runs" / name))
             if record["kind"] == "epoch"]  # fmt: skip
 

@@ -1,4 +1,5 @@
 import errno
+import itertools
 import logging
 import os
 import re
@@ -7,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dnformer.errors import DataError
 from dnformer.loader import row_kernels as kernels
@@ -59,6 +62,30 @@ def plain(starts: list[int], **settings: int) -> list[tuple[int, int, int]]:
 )
 def test_plan_joins_neighbours(starts: list[int], expected: list[tuple[int, int, int]]) -> None:
     assert plain(starts) == expected
+
+
+@given(
+    st.lists(st.integers(0, 500), max_size=60),
+    st.integers(1, 70),
+    st.sampled_from([1, 4, 16]),
+    st.integers(0, 30),
+)
+def test_plan_reads_every_row_and_few_bytes_more(
+    starts: list[int], row_bytes: int, align: int, gap: int
+) -> None:
+    starts.sort()
+    requests = plain(starts, row_bytes=row_bytes, align=align, gap=gap, limit=96)
+    assert sum(rows for _, _, rows in requests) == len(starts)
+    rest = iter(starts)
+    for offset, size, rows in requests:
+        inside = [next(rest) for _ in range(rows)]
+        assert (offset % align, size % align) == (0, 0)
+        assert size <= max(96, row_bytes + 2 * align)
+        # begins and ends with a row, and skips no more than the gap between two
+        assert 0 <= inside[0] - offset < align
+        assert 0 <= offset + size - (inside[-1] + row_bytes) < align
+        for one, other in itertools.pairwise(inside):
+            assert other - (one + row_bytes) <= gap + 2 * align
 
 
 def test_plan_a_row_longer_than_the_limit_is_a_request() -> None:

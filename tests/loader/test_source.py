@@ -9,6 +9,7 @@ import torch
 
 from dnformer.config import CacheConfig
 from dnformer.data.graph import Graph
+from dnformer.errors import ConfigError
 from dnformer.loader import NeighborLoader, Visits, open_source
 from dnformer.loader.source import DenseSource, reads_directly
 
@@ -92,10 +93,34 @@ def test_open_source_keeps_the_nodes_met_most(
     assert opened.on_device is None
 
 
-def test_open_source_of_sparse_features_is_none(make_graph: MakeGraph) -> None:
+VISITS = Visits(np.array([0]), [-1], 1)
+
+
+def test_open_source_of_sparse_features_is_none_and_says_so(
+    make_graph: MakeGraph, caplog: pytest.LogCaptureFixture
+) -> None:
     graph = make_graph([], num_nodes=8, x=sp.csr_matrix(X))
-    visits = Visits(np.array([0]), [-1], 1)
-    assert open_source(graph.store, CacheConfig(hot_bytes=99), visits=visits, device=CPU) is None
+    assert open_source(graph.store, visits=VISITS, device=CPU) is None
+    assert caplog.text == ""
+    assert open_source(graph.store, CacheConfig(hot_bytes=99), visits=VISITS, device=CPU) is None
+    assert "cache.hot_bytes and cache.hot_gpu_bytes are ignored" in caplog.text
+
+
+def test_open_source_without_a_gpu_says_that_its_rows_are_ignored(
+    make_graph: MakeGraph, caplog: pytest.LogCaptureFixture
+) -> None:
+    graph = make_graph([], num_nodes=8, x=X)
+    opened = open_source(graph.store, CacheConfig(hot_gpu_bytes=99), visits=VISITS, device=CPU)
+    assert opened is not None
+    assert opened.on_device is None
+    assert "cache.hot_gpu_bytes is ignored" in caplog.text
+
+
+def test_keep_hot_refuses_what_the_process_may_not_use() -> None:
+    source = DenseSource(X)
+    source.row_bytes = 2**50
+    with pytest.raises(ConfigError, match=r"cache\.hot_bytes: .* MiB do not fit; this process may"):
+        source.keep_hot(np.arange(8))
 
 
 def test_counts_of_a_loader_are_those_of_its_batches(make_graph: MakeGraph) -> None:
