@@ -14,7 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dnformer.data import fingerprint as fp
 from dnformer.data.ingest_scan import EdgeStage, stream_batches
+from dnformer.data.manifest import PartFile
+from dnformer.data.parts import id_part, write_part
 from dnformer.data.table import Int64Array
 
 _WORD = 64
@@ -175,6 +178,14 @@ class RankedIds(IdMap):
             if len(rows) >= limit:
                 break
         return rows
+
+
+def write_ids(uri: str, name: str, first: int, column: Any) -> tuple[PartFile, fp.Digests]:
+    """Publishes an Arrow array of ids, of the nodes from `first` on, as the part `name`."""
+    ids = column.to_numpy() if pa.types.is_integer(column.type) else column.to_pylist()
+    hasher = fp.BlockHasher()
+    fp.hash_ids(hasher, first, ids)
+    return write_part(uri, name, id_part(ids, first)), hasher.digests()
 
 
 @numba.njit(nogil=True, cache=True)

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any, TypeVar, final
 
 import numpy as np
@@ -16,19 +15,17 @@ import numpy.typing as npt
 from dnformer.data import fingerprint as fp
 from dnformer.data import ingest_examples as examples
 from dnformer.data import ingest_nodes as node_parts
-from dnformer.data.cache import CacheWriter, make_manifest, schema
+from dnformer.data.cache import CacheWriter, make_manifest
 from dnformer.data.clean import NUM_EXAMPLES, Policies, check_policies, counts_of, least
-from dnformer.data.features import TEXT
 from dnformer.data.ingest_buckets import Buckets, Cut
 from dnformer.data.ingest_edges import EdgeSorter, RefusedError, Written
-from dnformer.data.ingest_ids import IdMap, RankedIds
+from dnformer.data.ingest_ids import IdMap, RankedIds, write_ids
 from dnformer.data.ingest_join import JoinedIds, connected
 from dnformer.data.ingest_progress import Progress
 from dnformer.data.ingest_scan import StreamWriter, carried, stream_batches
 from dnformer.data.ingest_stage import Staged, repeated_node, stage_tables
 from dnformer.data.manifest import Manifest, PartFile
-from dnformer.data.parts import id_part, write_part
-from dnformer.data.table import Int64Array, NodeColumns
+from dnformer.data.table import Int64Array
 from dnformer.data.table_files import TableFiles
 from dnformer.data.tables import TableSource
 from dnformer.data.workspace import Workspace
@@ -109,7 +106,9 @@ class _Run:
         edges = self._write_edges(sorter)
         node_files, num_values = self._write_nodes(nodes, num_nodes)
         counts = self._counts(sorter, edges, num_nodes)
-        columns = {**self._schema(is_range), "num_values": num_values}
+        id_type = None if is_range else self.staged.id_type
+        columns = node_parts.schema_of(self.staged.nodes, self.staged.edges.like, id_type)
+        columns["num_values"] = num_values
         facts = facts | {
             "policies": self.policies.model_dump(),
             "counts": counts,
@@ -271,11 +270,7 @@ class _Run:
     def _write_ids(self) -> list[PartFile]:
         def write(numbered: tuple[int, tuple[int, Any]]) -> tuple[PartFile, fp.Digests]:
             number, (first, column) = numbered
-            ids = column.to_pylist() if self.staged.id_type == TEXT else column.to_numpy()
-            hasher = fp.BlockHasher()
-            fp.hash_ids(hasher, first, ids)
-            name = self.writer.name("ids", number)
-            return write_part(self.writer.uri, name, id_part(ids, first)), hasher.digests()
+            return write_ids(self.writer.uri, self.writer.name("ids", number), first, column)
 
         files = []
         with self.progress.stage("write ids") as stage:
@@ -291,16 +286,6 @@ class _Run:
         for column in examples.rechunked(stream_batches(self._ids_path), _ID_ROWS):
             yield first, column
             first += len(column)
-
-    def _schema(self, is_range: bool) -> dict[str, Any]:
-        ids: Any = None
-        if not is_range:
-            ids = [] if self.staged.id_type == TEXT else np.empty(0, np.int64)
-        nodes, none = self.staged.nodes, NodeColumns(num_nodes=0)
-        if nodes is not None:
-            empty = np.empty(0, node_parts.record_type(nodes))
-            none = node_parts.columns_of(nodes, 0, 0, empty)
-        return schema(replace(none, ids=ids), self.staged.edges.like)
 
     def _counts(self, sorter: EdgeSorter, edges: list[Written], num_nodes: int) -> dict[str, int]:
         counts = counts_of(

@@ -1,6 +1,7 @@
 """Rows of the node table to sorted parts of a dataset: staged, cut on disk, put in their places."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import scipy.sparse as sp
 
 from dnformer.data import fingerprint as fp
+from dnformer.data.cache import schema
 from dnformer.data.features import (
     TEXT,
     arrow_kind,
@@ -26,6 +28,7 @@ from dnformer.data.manifest import PartFile
 from dnformer.data.parts import PartTable, node_part, write_pieces
 from dnformer.data.table import (
     TARGET_DTYPES,
+    EdgeColumns,
     Int64Array,
     NodeColumns,
     Quantized,
@@ -405,6 +408,17 @@ def columns_of(
         split=placed("split", 0) if stage.has_split else None,
         time=placed("time", 0) if stage.has_time else None,
     )
+
+
+def schema_of(stage: NodeStage | None, edges: EdgeColumns, id_type: Any) -> dict[str, Any]:
+    """`cache.schema` of such nodes and edges; `id_type` is None where ids are indices."""
+    ids: Any = None
+    if id_type is not None:
+        ids = [] if id_type == TEXT else np.empty(0, np.int64)
+    none = NodeColumns(num_nodes=0)
+    if stage is not None:
+        none = columns_of(stage, 0, 0, np.empty(0, record_type(stage)))
+    return schema(replace(none, ids=ids), edges)
 
 
 def read_bucket(

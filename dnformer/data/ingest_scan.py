@@ -273,29 +273,34 @@ def stage_edges(
     with StreamWriter(path) as writer:
         for batch in table.batches(list(roles.columns()), numbers=roles.numbers()):
             counter.see(batch)
-            columns = {end: ids.read(batch, name) for end, name in _ends(roles)}
-            for column in columns.values():
-                see(column)
             if batch.columns.num_rows:
-                writer.write(columns | _carried(batch, roles))
+                columns = edge_columns(batch, roles, ids)
+                see(columns["src"])
+                see(columns["dst"])
+                writer.write(columns)
             num_rows += batch.columns.num_rows
             stage.add(rows=batch.columns.num_rows, bytes_=batch.read)
-    like = EdgeColumns(
+    return EdgeStage(path, counter.rows(), num_rows, no_edges(roles))
+
+
+def no_edges(roles: EdgeRoles) -> EdgeColumns:
+    """No edges, with the columns that edges of `roles` have."""
+    return EdgeColumns(
         weight=None if roles.weight is None else np.empty(0, np.float32),
         attr=np.empty((0, len(roles.attrs)), np.float32) if roles.attrs else None,
         attr_names=roles.attrs,
         time=None if roles.time is None else np.empty(0, np.int64),
     )
-    return EdgeStage(path, counter.rows(), num_rows, like)
 
 
-def _ends(roles: EdgeRoles) -> tuple[tuple[str, str], tuple[str, str]]:
-    return ("src", roles.src), ("dst", roles.dst)
+def edge_columns(batch: Batch, roles: EdgeRoles, ids: IdReader) -> dict[str, Any]:
+    """Checked src and dst (ids), and weight, attr and time where there are, of at least one row.
 
-
-def _carried(batch: Batch, roles: EdgeRoles) -> dict[str, Any]:
-    """Weight, attributes and time."""
-    columns: dict[str, Any] = {}
+    Raises:
+        DataError: a value is wrong; the message names file, row and value.
+        TextIds: see `IdReader`.
+    """
+    columns = {"src": ids.read(batch, roles.src), "dst": ids.read(batch, roles.dst)}
     if roles.weight is not None:
         columns["weight"] = _numbers(batch, roles.weight, "weight").ravel()
     if roles.attrs:
