@@ -1,3 +1,4 @@
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePygLib
     library.impl("neighbor_sample", operator.neighbor_sample, "CPU")
     yield operator
     library._destroy()
+    sys.modules.pop("pyg_lib", None)
 
 
 @missing
