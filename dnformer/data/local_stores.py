@@ -201,7 +201,7 @@ def make_room(folder: Path, needed: int, max_bytes: int | None, say: Say) -> Non
         return
     if needed > max_bytes:
         raise DataError(
-            f"the store takes {_mib(needed)}, cache.max_bytes allows {_mib(max_bytes)} for all; "
+            f"the store takes {mib(needed)}, cache.max_bytes allows {mib(max_bytes)} for all; "
             "set it higher"
         )
     missing = total_bytes(folder) + needed - max_bytes
@@ -211,17 +211,18 @@ def make_room(folder: Path, needed: int, max_bytes: int | None, say: Say) -> Non
         if not store.in_use and remove_store(folder, store.fingerprint):
             missing -= store.bytes
             say(
-                f"removed the node-local store of {store.uri} ({_mib(store.bytes)}) to stay within "
+                f"removed the node-local store of {store.uri} ({mib(store.bytes)}) to stay within "
                 "cache.max_bytes"
             )
     if missing > 0:
         raise DataError(
-            f"{folder} would hold {_mib(missing)} more than cache.max_bytes allows, and its other "
+            f"{folder} would hold {mib(missing)} more than cache.max_bytes allows, and its other "
             "stores are in use; set it higher, or wait"
         )
 
 
-def _mib(count: int) -> str:
+def mib(count: int) -> str:
+    """Bytes as a person reads them, rounded up."""
     return f"{-(-count >> 20):,} MiB"
 
 

@@ -22,6 +22,7 @@ from dnformer.data.local_stores import (
     describe,
     lease,
     make_room,
+    mib,
     remove_leftovers,
 )
 from dnformer.data.manifest import Manifest
@@ -147,6 +148,6 @@ def _check_space(uri: str, needed: int, folder: Path) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise DataError(
-            f"the node-local store of {uri} takes {needed >> 20:,} MiB, {folder} has "
+            f"the node-local store of {uri} takes {mib(needed)}, {folder} has "
             f"{free >> 20:,} MiB free; set cache.dir to a folder on a larger disk"
         )
