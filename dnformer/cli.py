@@ -7,19 +7,19 @@ import json
 import logging
 import os
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, NoReturn
 
 import typer
-import yaml
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dnformer import config as configs
 from dnformer.cli_cache import cache
-from dnformer.errors import ConfigError, DNFormerError
+from dnformer.cli_common import Json, Settings, say, split_value, waiting
+from dnformer.cli_ingest import ingest
+from dnformer.errors import DNFormerError
 
 app = typer.Typer(
     name="dnformer",
@@ -28,12 +28,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Set a config field; may be repeated."),
-]
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -62,152 +56,7 @@ def _fail(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-@contextmanager
-def _waiting(text: str) -> Iterator[None]:
-    """Says what is going on where a person waits."""
-    if sys.stderr.isatty():
-        with Console(stderr=True).status(text):
-            yield
-    else:
-        _say(text)
-        yield
-
-
-_SPLITS: dict[str, Any] = {
-    "random": {"random": [0.6, 0.2, 0.2]},
-    "per_class": {"per_class": [0.6, 0.2, 0.2]},
-    "planetoid": {"planetoid": 20},
-    "column": {"column": True},
-}
-
-
-@app.command()
-def ingest(  # noqa: PLR0913 - one parameter an option
-    source: Annotated[
-        str | None,
-        typer.Argument(
-            help="pyg:NAME, as in pyg:Planetoid/Cora, ogb:NAME, as in ogb:ogbn-arxiv, or "
-            "synthetic:KIND of sbm, power_law, rmat; or use --edges."
-        ),
-    ] = None,
-    out: Annotated[str | None, typer.Option(help="Folder of the dataset, local or a URI.")] = None,
-    root: Annotated[str | None, typer.Option(help="pyg, ogb: folder with the raw files.")] = None,
-    edges: Annotated[
-        str | None, typer.Option(help="Edge table: Parquet or CSV, a URI or a glob.")
-    ] = None,
-    nodes: Annotated[
-        str | None, typer.Option(help="Node table, likewise; synthetic: number of nodes.")
-    ] = None,
-    src: Annotated[str | None, typer.Option(help="Column of the source (default src).")] = None,
-    dst: Annotated[str | None, typer.Option(help="Column of the destination (dst).")] = None,
-    node_id: Annotated[str | None, typer.Option("--id", help="Column of the node id (id).")] = None,
-    label: Annotated[str | None, typer.Option(help="Column of the label (label).")] = None,
-    split_column: Annotated[str | None, typer.Option(help="Column of the split (split).")] = None,
-    features: Annotated[
-        str | None, typer.Option(help="Feature columns, comma-separated (default: the rest).")
-    ] = None,
-    undirected: Annotated[bool, typer.Option(help="Add the reverse of each edge.")] = False,
-    duplicates: Annotated[str | None, typer.Option(help="drop, keep or error.")] = None,
-    self_loops: Annotated[str | None, typer.Option(help="keep, drop or error.")] = None,
-    split: Annotated[
-        str | None,
-        typer.Option(help="Default split: random, per_class, planetoid, column, or its YAML."),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="synthetic: seed.")] = None,
-    degree: Annotated[
-        float | None, typer.Option(help="synthetic: mean number of neighbours.")
-    ] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace another dataset at --out.")] = False,
-    config: Annotated[
-        str | None, typer.Option(help="YAML of all this; options override it.")
-    ] = None,
-    settings: Settings = None,
-    as_json: Json = False,
-) -> None:
-    """Make a dataset of a graph: PyG's raw files, edge and node tables, or a generated one."""
-    with _waiting("loading"):
-        from dnformer.data.ingest import IngestConfig
-        from dnformer.data.ingest import ingest as run_ingest
-
-    values = configs.read_yaml(_read_text(config), name=config) if config else {}
-    options: list[tuple[str, Any]] = [
-        ("out", out), ("split", _split_value(split)), ("overwrite", overwrite or None),
-        ("policies.direction", "undirected" if undirected else None),
-        ("policies.duplicates", duplicates), ("policies.self_loops", self_loops),
-    ]  # fmt: skip
-    kind, _, name = (source or "").partition(":")
-    if kind == "synthetic":
-        options += [
-            ("synthetic.kind", name), ("synthetic.nodes", nodes), ("synthetic.seed", seed),
-            ("synthetic.degree", degree),
-        ]  # fmt: skip
-    elif kind in ("pyg", "ogb"):
-        options += [(f"{kind}.name", name), (f"{kind}.root", root)]
-    elif source:
-        raise ConfigError(
-            f"source {source!r}: expected pyg:NAME, ogb:NAME or synthetic:KIND; tables come by "
-            "--edges"
-        )
-    else:
-        columns = features.split(",") if features else None
-        options += [
-            ("table.edges", edges), ("table.nodes", nodes), ("table.src", src),
-            ("table.dst", dst), ("table.id", node_id), ("table.label", label),
-            ("table.split", split_column), ("table.features", columns),
-        ]  # fmt: skip
-    for path, value in options:
-        if value is not None:
-            values = configs.put(values, path, value)
-    parsed = configs.parse(IngestConfig, configs.override(values, settings or []), name="ingest")
-    start = time.perf_counter()
-    with _waiting(f"ingesting into {parsed.out}"):
-        manifest, written = run_ingest(
-            parsed.source,
-            parsed.out,
-            policies=parsed.policies,
-            split=parsed.split,
-            overwrite=parsed.overwrite,
-        )
-    seconds = time.perf_counter() - start
-    if as_json:
-        keys = ("num_nodes", "num_edges", "num_features", "num_classes", "fingerprint", "policies",
-                "counts")  # fmt: skip
-        facts = {key: getattr(manifest, key) for key in keys}
-        print(json.dumps({"uri": parsed.out, "written": written, "seconds": seconds, **facts}))
-        return
-    done = f"ingested in {seconds:.1f} s" if written else "is already there, nothing to do"
-    print(f"{parsed.out}: {done}")
-    print(
-        f"  {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges, "
-        f"{manifest.num_features:,} {manifest.features} features, {manifest.num_classes} classes"
-    )
-    print("  " + ", ".join(f"{k} {v}" for k, v in manifest.policies.items()))
-    print("  " + ", ".join(f"{k.replace('_', ' ')} {v:,}" for k, v in manifest.counts.items()))
-    print(f"  fingerprint {manifest.fingerprint}")
-
-
-def _read_text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-
-
-def _split_value(text: str | None) -> Any:
-    if text is None or text in _SPLITS:
-        return _SPLITS.get(text) if text else None
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        value = None
-    if not isinstance(value, dict):
-        raise ConfigError(f"--split {text}: expected {', '.join(_SPLITS)}, or '{{random: [..]}}'")
-    return value
+app.command()(ingest)
 
 
 @app.command()
@@ -218,11 +67,11 @@ def describe(
     as_json: Json = False,
 ) -> None:
     """Print what a dataset holds: counts, degrees, homophily, isolated nodes, splits, classes."""
-    with _waiting("loading"):
+    with waiting("loading"):
         from dnformer.data.graph import open_graph
-    value = _split_value(split)
+    value = split_value(split)
     recipe = configs.parse(configs.SplitConfig, value, name="--split") if value else None
-    facts = open_graph(uri, split=recipe, seed=seed, say=_say).describe()
+    facts = open_graph(uri, split=recipe, seed=seed, say=say).describe()
     if as_json:
         print(json.dumps(facts))
         return
@@ -254,7 +103,7 @@ def train(
 ) -> None:
     """Train a run; the same command goes on where it was stopped."""
     parsed = configs.load_config(config, settings or [])
-    with _waiting("loading torch"):
+    with waiting("loading torch"):
         from dnformer.train import launch
 
     try:
@@ -264,7 +113,7 @@ def train(
             else:
                 result = launch.train(parsed, fresh=fresh, progress=progress)
     except KeyboardInterrupt:
-        _say("stopped; the same command goes on from the last checkpoint")
+        say("stopped; the same command goes on from the last checkpoint")
         raise typer.Exit(130) from None
     _print_result(result, as_json)
 
@@ -275,7 +124,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Validate and test the best weights of a run anew."""
-    with _waiting("loading torch"):
+    with waiting("loading torch"):
         from dnformer.train import launch
     _print_result(launch.evaluate(run), as_json)
 
@@ -328,13 +177,13 @@ def bench_ops(
     as_json: Json = False,
 ) -> None:
     """Time and peak memory of the attention operator, beside PyG's layers and plain reading."""
-    with _waiting("loading torch"):
+    with waiting("loading torch"):
         from dnformer.bench import ops, report
 
     settings = ops.Settings(repeats, device, yardstick, graph)
     console = Console()
     console.width = max(console.width, 150)  # lines that wrap are read more easily than cut ones
-    findings = ops.run(settings, case or [], threads=threads, say=_say)
+    findings = ops.run(settings, case or [], threads=threads, say=say)
     if as_json:
         print(json.dumps(ops.as_json(list(findings))))
         return
@@ -358,10 +207,10 @@ def bench_loader(
     as_json: Json = False,
 ) -> None:
     """Seeds and sampled edges a second: samplers of each kind, and loaders with their stages."""
-    with _waiting("loading torch"):
+    with waiting("loading torch"):
         from dnformer.bench import loader
 
-    findings = loader.run(loader.Settings(repeats, yardstick, graph), case or [], say=_say)
+    findings = loader.run(loader.Settings(repeats, yardstick, graph), case or [], say=say)
     if as_json:
         print(json.dumps(loader.as_json(list(findings))))
         return
@@ -389,11 +238,11 @@ def bench_ingest(
     as_json: Json = False,
 ) -> None:
     """Edge files to sorted, distinct Parquet: our ingest beside plain DuckDB and pyarrow."""
-    with _waiting("loading"):
+    with waiting("loading"):
         from dnformer.bench import ingest
 
     settings = ingest.Settings(edges, ids, memory_limit, threads, temp_dir, repeats)
-    findings = ingest.run(settings, say=_say)
+    findings = ingest.run(settings, say=say)
     if as_json:
         print(json.dumps(ingest.as_json(list(findings))))
         return
@@ -411,7 +260,7 @@ def _training_progress(config: configs.RunConfig) -> Iterator[Any]:
 
     total = config.train.epochs
     if not sys.stderr.isatty():
-        yield Told(_say, lambda record: _say(_line(record, total)))
+        yield Told(say, lambda record: say(_line(record, total)))
         return
     columns = (
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"),
