@@ -1,0 +1,85 @@
+"""A run's draws are those that its config asks for, in training and in sampled evaluation."""
+
+import numpy as np
+import pytest
+import torch
+
+from dnformer.config import EvalConfig, LoaderConfig
+from dnformer.data.manifest import read_manifest
+from dnformer.data.table import EdgeColumns
+from dnformer.group import Group
+from dnformer.loader import NeighborSampler
+from dnformer.nn import DNFormer
+from dnformer.train.evaluate import Evaluator
+from dnformer.train.run import Run, portable
+from dnformer.train.worker import Job, build_loader, open_run_graph, run_worker
+
+RNG = np.random.default_rng(0)
+EDGES = [tuple(edge) for edge in RNG.integers(0, 60, (600, 2)).tolist()]
+
+
+def columns(weight: np.ndarray) -> dict:
+    nodes = {"x": RNG.normal(size=(60, 4)).astype(np.float32), "y": RNG.integers(0, 3, 60)}
+    edges = EdgeColumns(weight=weight.astype(np.float32), time=RNG.integers(0, 50, 600))
+    return nodes | {"num_classes": 3, "time": RNG.integers(0, 50, 60), "edge_columns": edges}
+
+
+@pytest.fixture(scope="module")
+def graph(make_graph):
+    return make_graph(EDGES, **columns(RNG.random(600)))
+
+
+@pytest.mark.parametrize(
+    "draws",
+    [
+        {"replace": True},
+        {"sampling": "weighted"},
+        {"sampling": "labor"},
+        {"temporal": True, "sampling": "weighted", "replace": True},
+    ],
+    ids=["replace", "weighted", "labor", "temporal"],
+)
+def test_run_trains_on_the_draws_of_its_config(make_config, tmp_path, graph, draws):
+    config = make_config(
+        tmp_path,
+        data={"uri": graph.uri},
+        loader=draws,
+        train={"epochs": 2},
+        eval={"mode": "sampled"},
+    )
+    fingerprint = read_manifest(graph.uri).fingerprint
+    opened = open_run_graph(config, fingerprint)
+    loader = build_loader(config, opened, None, torch.device("cpu"))
+    sampler, seeds = NeighborSampler(opened, [4, 4], **draws), opened.split("train").numpy()
+    for index, batch in enumerate(loader):
+        expected = sampler.sample(seeds[batch.input_id], loader.key(index))
+        assert batch.e_id.tolist() == expected.e_id.tolist()
+    with Run(config, fingerprint) as run:
+        job = Job(portable(run.config), run.uri, run.attempt.number, fingerprint)
+    assert run_worker(job, Group(), lambda record: None)["epochs"] == 2
+
+
+@pytest.mark.parametrize(
+    ("draws", "same"),
+    [({"sampling": "weighted"}, True), ({}, False)],
+    ids=["weighted", "uniform"],
+)
+def test_sampled_evaluation_draws_as_its_config_says(make_graph, draws, same):
+    # edges that weigh nothing are as if they were not there
+    split = [1] * 20 + [2] * 20 + [3] * 20
+    values = columns(np.zeros(600)) | {"split": split}
+    weightless = make_graph(EDGES, **values)
+    bare = make_graph([], **(values | {"edge_columns": EdgeColumns()}), num_nodes=60)
+    torch.manual_seed(0)
+    model, found = DNFormer(4, 8, 3, 2, 2).double(), []
+    for graph, mode in ((weightless, "sampled"), (bare, "exact")):
+        evaluator = Evaluator(
+            model,
+            graph,
+            Group(),
+            config=EvalConfig(mode=mode),
+            loader=LoaderConfig(num_neighbors=[5], batch_size=7, **draws),
+            seed=3,
+        )
+        found.append(evaluator(["val"])["val"]["loss"])
+    assert (found[0] == pytest.approx(found[1], abs=1e-12)) is same
