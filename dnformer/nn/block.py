@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from dnformer.errors import ConfigError
 from dnformer.nn.attention import DiffAttention, Projected
+from dnformer.nn.dropout import Dropout
 from dnformer.nn.options import check_choice, check_share
 from dnformer.ops import Topology
 
@@ -33,7 +34,7 @@ class FeedForward(nn.Module):
         width = max(1, round(expansion * channels))
         self.expand = nn.Linear(channels, width)
         self.activation = ACTIVATIONS[activation]()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.contract = nn.Linear(width, channels)
         self.reset_parameters()
 
@@ -83,7 +84,7 @@ class Block(nn.Module):
             channels, expansion=ffn_expansion, activation=activation, dropout=dropout
         )
         self.norm1, self.norm2 = nn.LayerNorm(channels), nn.LayerNorm(channels)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.pre = norm == "pre"
 
     def reset_parameters(self) -> None:

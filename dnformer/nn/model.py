@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from dnformer.errors import ConfigError, DataError
 from dnformer.nn.attention import DiffAttention
 from dnformer.nn.block import ACTIVATIONS, Block
+from dnformer.nn.dropout import Dropout
 from dnformer.nn.options import check_choice, check_share
 from dnformer.nn.projection import InputProjection
 from dnformer.nn.topology import Edges, add_self_loops, check_edge_attr, to_edges
@@ -85,7 +86,7 @@ class DNFormer(nn.Module):
         self.edge_channels = edge_channels
         self.projection = InputProjection(in_channels, hidden_channels)
         self.activation = ACTIVATIONS[activation]()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         blocks = nn.ModuleList(
             Block(
                 DiffAttention(
