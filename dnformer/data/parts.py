@@ -18,6 +18,8 @@ from dnformer.data.table import EdgeColumns, NodeColumns, Quantized
 from dnformer.errors import DataError
 
 _ROW_GROUP_BYTES = 32 << 20
+# of each column of a file that is read: without it, whole row groups are held
+_READ_BYTES = 1 << 20
 _DAMAGED = "the dataset is damaged: copy it again, or ingest it again with --overwrite"
 
 
@@ -159,7 +161,7 @@ def read_part(
         if _sha256(path) != part.sha256:
             raise DataError(f"{name}: its content is not what the manifest says; {_DAMAGED}")
         try:
-            with pq.ParquetFile(path) as file:
+            with pq.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False) as file:
                 if file.metadata.num_rows != part.rows:
                     raise DataError(
                         f"{name}: {file.metadata.num_rows} rows, not {part.rows}; {_DAMAGED}"

@@ -20,7 +20,7 @@ from dnformer.errors import DataError
 Array = npt.NDArray[Any]
 
 # of the rows that are decoded at a time, about; each thread holds a few copies of them
-_BATCH_BYTES = 8 << 20
+_BATCH_BYTES = 2 << 20
 
 
 class EdgeRows(NamedTuple):

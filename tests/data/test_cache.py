@@ -19,10 +19,10 @@ from dnformer.data.cache import write_cache
 from dnformer.data.graph import open_graph
 from dnformer.data.manifest import read_manifest
 from dnformer.data.parts import read_part
-from dnformer.data.table import GraphTable, NodeColumns, class_target
+from dnformer.data.table import EdgeColumns, GraphTable, NodeColumns, class_target
 from dnformer.errors import DataError
 
-from .helpers import assert_holds, tables
+from .helpers import assert_holds, every_column, tables
 
 MakeTable = Callable[..., GraphTable]
 
@@ -173,6 +173,26 @@ def test_write_cache_fingerprint_is_pinned(make_table: MakeTable) -> None:
     )
 
 
+def test_write_cache_fingerprint_of_every_column_is_pinned() -> None:
+    assert fingerprint_of(every_column()) == ("")
+
+
+def test_write_cache_stores_no_negative_zero(memory: str, tmp_path: Path) -> None:
+    one, zero = (
+        GraphTable(
+            nodes=NodeColumns(num_nodes=1, x=np.array([[value]], dtype=np.float16)),
+            edges=EdgeColumns(weight=np.array([value], dtype=np.float32)),
+            dst=np.array([0]), src=np.array([0]), policies={}, counts={},
+        )
+        for value in (-0.0, 0.0)
+    )  # fmt: skip
+    assert fingerprint_of(one) == fingerprint_of(zero)
+    write_cache(one, memory, source="test")
+    store = open_graph(memory, cache_dir=tmp_path).store
+    assert not np.signbit(store.x).any()
+    assert not np.signbit(store.weight).any()
+
+
 def test_write_cache_fingerprint_leaves_out_how_it_was_made(make_table: MakeTable) -> None:
     table = make_table(EDGES, **BASE)
     other = GraphTable(
@@ -232,6 +252,20 @@ def test_write_cache_other_dataset_is_replaced_with_overwrite(
     assert written
     kinds = {name.split("/")[2] for name in content(memory)}
     assert kinds == {"edges", "manifest.json", "nodes"}
+    assert_holds(open_graph(memory, cache_dir=tmp_path), table)
+
+
+def test_write_cache_overwrite_writes_an_equal_dataset_anew(
+    make_table: MakeTable, memory: str, tmp_path: Path
+) -> None:
+    table = make_table(EDGES, **BASE)
+    first, _ = write_cache(table, memory, source="first")
+    second, written = write_cache(table, memory, source="second", overwrite=True)
+    assert written
+    assert second.fingerprint == first.fingerprint
+    assert second.edges[0].path != first.edges[0].path
+    assert len(content(memory)) == 3
+    assert read_manifest(memory).source == "second"
     assert_holds(open_graph(memory, cache_dir=tmp_path), table)
 
 

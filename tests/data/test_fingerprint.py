@@ -88,6 +88,49 @@ def test_digest_of_numbers_does_not_depend_on_byte_order() -> None:
     assert digests[0] == digests[1]
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_digest_of_what_is_equal_is_equal(dtype: type[np.floating]) -> None:
+    bits = {np.float16: np.uint16, np.float32: np.uint32}[dtype]
+    quiet = np.array([np.nan], dtype=dtype).view(bits)
+    digests = set()
+    for zero, payload in ((0.0, 0), (-0.0, 1)):
+        values = np.array([zero, 1, np.nan], dtype=dtype)
+        values.view(bits)[2] = quiet[0] + payload
+        hasher = fp.BlockHasher()
+        fp.hash_rows(hasher, "nodes.x", 0, values)
+        digests.add(fingerprint(hasher, 3))
+    assert len(digests) == 1
+
+
+def test_one_zero_keeps_the_given_values() -> None:
+    values = np.array([-0.0, np.nan, -1], dtype=np.float32)
+    found = fp.one_zero(values)
+    assert np.signbit(values).tolist()[0]
+    assert np.signbit(found).tolist() == [False, False, True]
+    assert found.dtype == np.float32
+
+
+def test_hash_strings_of_a_slice_are_the_strings() -> None:
+    digests = []
+    ids = ["", "a", "é", "ab"]
+    for pieces in ([slice(0, 4)], [slice(0, 1), slice(1, 4)]):
+        hasher = fp.BlockHasher()
+        for part in pieces:
+            fp.hash_ids(hasher, part.start, ids[part])
+        digests.append(hasher.digests())
+    hasher = fp.BlockHasher()
+    text = np.frombuffer("xxaéab".encode(), dtype=np.uint8)
+    fp.hash_strings(hasher, 0, np.array([2, 2, 3, 5, 7]), text)
+    assert digests == [hasher.digests()] * 2
+
+
+def test_fingerprint_refuses_a_block_in_two_parts() -> None:
+    hasher = fp.BlockHasher()
+    fp.hash_rows(hasher, "nodes.x", 0, np.arange(3))
+    with pytest.raises(AssertionError, match="two parts"):
+        fp.fingerprint({}, 3, [hasher.digests(), hasher.digests()])
+
+
 def test_digest_is_what_the_format_says() -> None:
     hasher = fp.BlockHasher()
     fp.hash_edges(hasher, np.array([0, 1]), np.array([1, 1]), EdgeColumns())

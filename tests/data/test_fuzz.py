@@ -15,18 +15,10 @@ import scipy.sparse as sp
 from dnformer import storage
 from dnformer.data.cache import write_cache
 from dnformer.data.graph import Graph, open_graph
-from dnformer.data.table import (
-    EdgeColumns,
-    GraphTable,
-    NodeColumns,
-    Quantized,
-    Target,
-    TargetColumn,
-    class_target,
-)
+from dnformer.data.table import GraphTable, NodeColumns, class_target
 from dnformer.errors import DataError
 
-from .helpers import original_ids, same
+from .helpers import every_column, original_ids, same
 from .mutants import MUTATIONS, Files, mutant
 
 NUM_MUTANTS = 200
@@ -60,36 +52,6 @@ def is_same(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
         else found[name] == value
         for name, value in wanted.items()
     )
-
-
-def every_column() -> GraphTable:
-    """Six nodes with one column of each kind, quantized features, integer ids."""
-    rng = np.random.default_rng(0)
-    numbers = np.array([[0.5], [np.nan], [2], [3], [4], [5]], dtype=np.float32)
-    targets = (
-        *class_target(np.array([0, 1, -1, 1, 0, 0]), 2, ["no", "yes"]),
-        TargetColumn(Target(name="number", kind="regression", num_outputs=1), numbers),
-        TargetColumn(
-            Target(name="many", kind="multilabel", num_outputs=3),
-            rng.integers(-1, 2, (6, 3)).astype(np.int8),
-        ),
-    )
-    nodes = NodeColumns(
-        num_nodes=6,
-        x=Quantized(rng.integers(-9, 9, (6, 2)).astype(np.int8), np.array([0.5, 2], np.float32)),
-        targets=targets,
-        split=np.array([1, 2, 3, 0, 1, 1], dtype=np.int8),
-        ids=np.array([3, 5, 9, 10, 11, 40]),
-        time=np.arange(6),
-    )
-    edges = EdgeColumns(
-        weight=np.arange(8, dtype=np.float32),
-        attr=rng.random((8, 2), dtype=np.float32),
-        attr_names=("a", "b"),
-        time=np.arange(8),
-    )
-    dst, src = np.array([0, 0, 1, 1, 1, 4, 5, 5]), np.array([1, 2, 0, 0, 4, 4, 0, 3])
-    return GraphTable(nodes=nodes, dst=dst, src=src, edges=edges, policies={"a": "b"}, counts={})
 
 
 def several_parts() -> GraphTable:

@@ -21,8 +21,10 @@ from dnformer import storage
 from dnformer.data.cache import write_cache
 from dnformer.data.manifest import read_manifest
 from dnformer.data.store import Store, open_store
-from dnformer.data.table import GraphTable
+from dnformer.data.table import GraphTable, NodeColumns
 from dnformer.errors import DataError
+
+from .helpers import every_column
 
 EDGES = [(0, 1), (2, 1), (0, 2)]
 X = np.array([[1, 0], [0, 2], [0, 0]], dtype=np.float32)
@@ -276,6 +278,88 @@ def test_open_store_content_against_the_manifest_is_refused(
         opened(dense, tmp_path)
     named = dense if "fingerprint" in expected else file
     assert str(caught.value).startswith(f"{named}: ")
+
+
+@pytest.fixture
+def full() -> Iterator[str]:
+    """A dataset with every kind of column."""
+    uri = f"memory://{uuid.uuid4().hex}"
+    write_cache(every_column(), uri, source="test")
+    yield uri
+    storage.remove(uri)
+
+
+def at(name: str, row: int, value: Any) -> Callable[[pa.Table], pa.Table]:
+    """Changes a value; in a list, its first."""
+
+    def change(table: pa.Table) -> pa.Table:
+        values = table[name].to_pylist()
+        values[row] = [value, *values[row][1:]] if isinstance(values[row], list) else value
+        kind = table.schema.field(name).type
+        return table.set_column(table.schema.get_field_index(name), name, pa.array(values, kind))
+
+    return change
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "expected"),
+    [
+        pytest.param("edges", "weight", NAN, "a value is NaN", id="weight"),
+        pytest.param("edges", "attr", -INF, "a value is NaN or infinite", id="attr"),
+        pytest.param("edges", "attr", None, "or hold nulls", id="attr-null"),
+        pytest.param("edges", "time", 77, "the fingerprint", id="time"),
+        pytest.param("edges", "time", None, "'time' holds nulls", id="time-null"),
+        pytest.param("nodes", "index", 1, "index does not go on from 0", id="index"),
+        pytest.param("nodes", "x", 100, "the fingerprint", id="x"),
+        pytest.param("nodes", "y_0", 2, r"y_0 2 is not in -1\.\.1", id="class"),
+        pytest.param("nodes", "y_1", NAN, "the fingerprint", id="number"),
+        pytest.param("nodes", "y_1", None, "or hold nulls", id="number-null"),
+        pytest.param("nodes", "y_2", 2, r"y_2 2 is not in -1\.\.1", id="many"),
+        pytest.param("nodes", "time", 3, "the fingerprint", id="node-time"),
+        pytest.param("id_files", "index", 7, "index does not go on from 0", id="id-index"),
+        pytest.param("id_files", "id", 2, "the fingerprint", id="id"),
+    ],
+)
+def test_open_store_any_changed_value_is_refused(
+    full: str, tmp_path: Path, kind: str, name: str, value: Any, expected: str
+) -> None:
+    craft(full, kind, at(name, 0, value))
+    with pytest.raises(DataError, match=expected):
+        opened(full, tmp_path)
+
+
+def test_open_store_float16_features_are_finite(tmp_path: Path) -> None:
+    uri = f"memory://{uuid.uuid4().hex}"
+    nodes = NodeColumns(num_nodes=2, x=np.array([[1], [2]], dtype=np.float16))
+    none = np.empty(0, dtype=np.int64)
+    write_cache(
+        GraphTable(nodes=nodes, dst=none, src=none, policies={}, counts={}), uri, source="test"
+    )
+    craft(uri, "nodes", at("x", 1, np.float16(INF)))
+    with pytest.raises(DataError, match="a value is NaN or infinite"):
+        opened(uri, tmp_path)
+    storage.remove(uri)
+
+
+def test_open_store_parts_that_share_a_block_are_refused(dense: str, tmp_path: Path) -> None:
+    values = json.loads(storage.read_bytes(f"{dense}/manifest.json"))
+    with storage.fetched(f"{dense}/{values['edges'][0]['path']}") as path:
+        table = pq.read_table(path)
+    parts = []
+    for number, rows in enumerate((table.slice(0, 2), table.slice(2))):
+        name = f"edges/part-half-{number}.parquet"
+        with storage.staged(f"{dense}/{name}") as path:
+            pq.write_table(rows, path)
+            content = path.read_bytes()
+        digest = hashlib.sha256(content).hexdigest()
+        parts.append({"path": name, "rows": rows.num_rows, "bytes": len(content), "sha256": digest})
+    storage.write_bytes(f"{dense}/manifest.json", json.dumps(values | {"edges": parts}).encode())
+    expected = f"^{dense}/edges/part-half-1.parquet: begins with node 2, inside of what the file"
+    with pytest.raises(DataError, match=expected):
+        opened(dense, tmp_path)
 
 
 def lists(rows: list[Any], kind: Any) -> Any:
