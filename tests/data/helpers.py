@@ -123,19 +123,18 @@ def tables(draw: st.DrawFn) -> GraphTable:
 
 def every_column() -> GraphTable:
     """Six nodes with one column of each kind, quantized features, integer ids."""
-    rng = np.random.default_rng(0)
     numbers = np.array([[0.5], [np.nan], [2], [3], [4], [5]], dtype=np.float32)
     targets = (
         *class_target(np.array([0, 1, -1, 1, 0, 0]), 2, ["no", "yes"]),
         TargetColumn(Target(name="number", kind="regression", num_outputs=1), numbers),
         TargetColumn(
             Target(name="many", kind="multilabel", num_outputs=3),
-            rng.integers(-1, 2, (6, 3)).astype(np.int8),
+            (np.arange(18, dtype=np.int8) % 3 - 1).reshape(6, 3),
         ),
     )
     nodes = NodeColumns(
         num_nodes=6,
-        x=Quantized(rng.integers(-9, 9, (6, 2)).astype(np.int8), np.array([0.5, 2], np.float32)),
+        x=Quantized(np.arange(-6, 6, dtype=np.int8).reshape(6, 2), np.array([0.5, 2], np.float32)),
         targets=targets,
         split=np.array([1, 2, 3, 0, 1, 1], dtype=np.int8),
         ids=np.array([3, 5, 9, 10, 11, 40]),
@@ -143,7 +142,7 @@ def every_column() -> GraphTable:
     )
     edges = EdgeColumns(
         weight=np.arange(8, dtype=np.float32),
-        attr=rng.random((8, 2), dtype=np.float32),
+        attr=np.arange(16, dtype=np.float32).reshape(8, 2) / 7,
         attr_names=("a", "b"),
         time=np.arange(8),
     )
