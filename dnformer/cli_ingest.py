@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -85,7 +85,12 @@ def ingest(  # noqa: PLR0913 - one parameter an option
         float | None, typer.Option(help="synthetic: mean number of neighbours.")
     ] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace another dataset at --out.")] = False,
-    engine: Annotated[str | None, typer.Option(help="For tables: local or ray.")] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="For tables: local, or ray: the cluster of RAY_ADDRESS, else a local one."
+        ),
+    ] = None,
     memory_limit: Annotated[
         str | None, typer.Option(help="Memory for tables, as in 4GiB (half of the machine's).")
     ] = None,
@@ -111,7 +116,11 @@ def ingest(  # noqa: PLR0913 - one parameter an option
             values = configs.put(values, path, value)
     parsed = configs.parse(IngestConfig, configs.override(values, settings or []), name="ingest")
     start = time.perf_counter()
-    with _progress(f"ingesting into {parsed.out}") as show:
+    by_ray = parsed.engine is not None and parsed.engine.name == "ray"
+    with (
+        _ray_session() if by_ray else nullcontext(),
+        _progress(f"ingesting into {parsed.out}") as show,
+    ):
         stages = Stages(show)
         manifest, written = run_ingest(
             parsed.source,
@@ -130,6 +139,12 @@ def ingest(  # noqa: PLR0913 - one parameter an option
     done = f"ingested in {seconds:.1f} s" if written else "is already there, nothing to do"
     print(f"{parsed.out}: {done}")
     _print(manifest)
+
+
+def _ray_session() -> AbstractContextManager[None]:
+    from dnformer.ray_runtime import Resources, session
+
+    return session(Resources(1, 1, use_gpu=False, object_store_bytes=None), say)
 
 
 _COMMON = {

@@ -51,11 +51,13 @@ class Resources:
         num_workers: workers.
         cpus: CPU cores of each.
         use_gpu: one GPU for each.
+        object_store_bytes: of a Ray that we start; None: as much as Ray takes by itself.
     """
 
     num_workers: int
     cpus: int
     use_gpu: bool
+    object_store_bytes: int | None = 128 << 20
 
 
 @contextmanager
@@ -125,7 +127,7 @@ def _start_local(ray: Any, needed: Resources) -> Path:
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
-            object_store_memory=128 << 20,
+            object_store_memory=needed.object_store_bytes,
             _temp_dir=str(folder),
         )
     except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:

@@ -1,5 +1,6 @@
 """Ingest: reads a source, applies the policies, publishes the dataset."""
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, Union
 
@@ -20,10 +21,12 @@ from dnformer.data.synthetic import SyntheticSource, open_synthetic
 from dnformer.data.table import RawGraph
 from dnformer.data.tables import TableSource, open_tables
 from dnformer.data.workspace import Workspace, workspace
-from dnformer.errors import BackendError, ConfigError, DataError
+from dnformer.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
+
+_log = logging.getLogger("dnformer")
 
 StreamSource: TypeAlias = OgbSource | SyntheticSource
 Source: TypeAlias = Union[RawSource, StreamSource, TableSource, "Data"]
@@ -111,8 +114,6 @@ def ingest(
     """
     run = _Run(out, split, overwrite, engine or EngineConfig(), progress or Progress())
     if isinstance(source, TableSource):
-        if run.engine.name == "ray":
-            raise BackendError("engine ray is not there yet; use local, which spills to disk")
         return _ingest_tables(source, policies or {}, run)
     if run.engine.name == "ray":
         raise ConfigError("engine ray is for tables; leave it out")
@@ -144,6 +145,11 @@ def _ingest_tables(source: TableSource, given: dict[str, str], run: _Run) -> tup
     tables = open_tables(source)
 
     def stage(writer: CacheWriter, space: Workspace, facts: dict[str, Any]) -> Manifest:
+        if run.engine.name == "ray":
+            from dnformer.data import ingest_ray
+
+            _warn_of_unused(run.engine)
+            return ingest_ray.ingest_tables(source, tables, policies, writer, run.progress, facts)
         # DuckDB and what else only tables need takes a moment to import
         from dnformer.data.ingest_local import ingest_tables
 
@@ -152,6 +158,12 @@ def _ingest_tables(source: TableSource, given: dict[str, str], run: _Run) -> tup
     return _publish(
         f"table:{tables[0].name}", lambda: signature(source, tables, policies), stage, run
     )
+
+
+def _warn_of_unused(engine: EngineConfig) -> None:
+    given = [name for name in ("memory_limit", "temp_dir", "threads") if getattr(engine, name)]
+    if given:
+        _log.warning("engine ray takes what the cluster has; ignored: %s", ", ".join(given))
 
 
 def _ingest_stream(source: StreamSource, given: dict[str, str], run: _Run) -> tuple[Manifest, bool]:
