@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dnformer import storage
+from dnformer.data.layout import layout, num_bytes
 from dnformer.data.local_stores import (
     COMPLETE,
     Lease,
@@ -26,7 +27,6 @@ from dnformer.data.local_stores import (
     remove_leftovers,
 )
 from dnformer.data.manifest import Manifest
-from dnformer.data.store_build import build_arrays, layout, num_bytes
 from dnformer.errors import DataError
 
 Array = npt.NDArray[Any]
@@ -125,6 +125,9 @@ def _open(target: Path, manifest: Manifest) -> Store | None:
 
 
 def _build(uri: str, manifest: Manifest, target: Path, max_bytes: int | None, say: Say) -> None:
+    # here, so that a store that is there opens without a reader of Parquet
+    from dnformer.data.store_build import build_arrays
+
     temporary = target.with_name(f".{target.name}.tmp")
     for leftover in (temporary, target):
         shutil.rmtree(leftover, ignore_errors=True)

@@ -16,8 +16,8 @@ import pytest
 from dnformer import storage
 from dnformer.data.cache import CacheWriter, write_cache
 from dnformer.data.graph import open_graph
+from dnformer.data.layout import layout, num_bytes
 from dnformer.data.manifest import Manifest, read_manifest
-from dnformer.data.store_build import layout, num_bytes
 from dnformer.data.table import GraphTable, NodeColumns
 from dnformer.errors import DataError
 

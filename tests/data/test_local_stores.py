@@ -1,5 +1,6 @@
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -173,6 +174,39 @@ def test_open_graph_removes_what_other_builders_left(hosted: Hosted) -> None:
         hosted.open(0)
     assert not dead.exists()
     assert (alive / "row.npy").exists()
+
+
+BUILDER = """
+import os, signal, sys
+from dnformer.data.graph import open_graph
+
+def die(event, arguments):
+    if event == "os.rename":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(die)
+open_graph(sys.argv[1], cache_dir=sys.argv[2])
+"""
+
+
+def test_open_graph_after_a_killed_builder_builds_anew(hosted: Hosted) -> None:
+    fingerprint = hosted.open(0).fingerprint
+    local_stores.remove_store(hosted.folder, fingerprint)
+    done = subprocess.run([sys.executable, "-c", BUILDER, hosted.uris[0], str(hosted.folder)])
+    assert done.returncode == -signal.SIGKILL
+    left = hosted.folder / f".{fingerprint}.tmp"
+    assert (left / "row.npy").exists()
+    assert not (hosted.folder / fingerprint).exists()
+    assert hosted.open(0).store.row.tolist() == [0]
+    assert not left.exists()
+
+
+def test_open_graph_of_a_store_that_is_there_needs_no_parquet(hosted: Hosted) -> None:
+    code = (
+        "import sys; from dnformer.data.graph import open_graph; "
+        "open_graph(sys.argv[1], cache_dir=sys.argv[2]); assert 'pyarrow' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, hosted.uris[0], str(hosted.folder)], check=True)
 
 
 def test_lease_does_not_travel(hosted: Hosted) -> None:
