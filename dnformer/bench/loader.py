@@ -2,6 +2,7 @@
 
 import difflib
 import importlib.util
+import os
 import platform
 import tempfile
 import time
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 import torch
 import torch_geometric.typing as pyg_typing
 from rich.console import Console
@@ -427,13 +429,15 @@ def as_json(findings: Sequence[Findings]) -> dict[str, Any]:
         "rows": [row._asdict() for found in findings for row in found.rows],
         "targets": [target.as_dict() for found in findings for target in found.targets],
         "versions": versions(),
+        "cores": os.cpu_count(),
     }
 
 
 def header() -> str:
-    """One line above the tables."""
+    """One line above the tables; two threads are no faster than one where the cores are busy."""
     named = ", ".join(f"{name} {number}" for name, number in versions().items())
-    return f"{named}; fan-out {list(FAN_OUT)}"
+    busy = f"load {psutil.getloadavg()[0]:.1f} on {os.cpu_count()} cores before"
+    return f"{named}; fan-out {list(FAN_OUT)}; {busy}"
 
 
 def show(findings: Findings, console: Console) -> None:

@@ -152,6 +152,11 @@ def test_as_json_and_the_table_have_every_row() -> None:
         assert piece in text
 
 
+def test_header_says_what_was_compared_and_how_busy_the_machine_was() -> None:
+    assert "torch_geometric" in loader.header()
+    assert "cores before" in loader.header()
+
+
 def test_every_case_says_what_it_is() -> None:
     assert list(CASES) == ["sampler", "kinds", "loader"]
     assert all(case.__doc__ for case in CASES.values())
