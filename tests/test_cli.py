@@ -1,17 +1,21 @@
 """The command line as a person meets it: exit codes, one-line errors, stable JSON keys."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import yaml
 
 from dnformer.cli import main
+from dnformer.data.cache import write_cache
 from dnformer.data.ingest import ingest
+from dnformer.data.table import Target, TargetColumn
 from dnformer.data.tables import TableSource
 
 
@@ -220,3 +224,17 @@ def test_module_runs_as_a_program(folder):
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert result.returncode == 2
     assert result.stderr == "error: nowhere.yaml: cannot be read: No such file or directory\n"
+
+
+def test_train_on_numbers_says_their_error(run, folder, make_table):
+    values = np.linspace(0, 9, 30, dtype=np.float32)[:, None]
+    target = TargetColumn(Target(name="size", kind="regression", num_outputs=1), values)
+    pairs = [(i, (i * 7 + 3) % 30) for i in range(30)]
+    write_cache(make_table(pairs, x=values / 9, targets=(target,)), str(folder / "numbers"),
+                source="test")  # fmt: skip
+    result = run("train", "run.yaml", "--set", "name=numbers", "--set", "data.uri=numbers")
+    assert result.returncode == 0, result.stderr
+    assert re.match(r"test mae [0-9.]+ at the best validation\n  validation [0-9.]+, best",
+                    result.stdout)  # fmt: skip
+    epochs = [line for line in result.stderr.splitlines() if line.startswith("epoch ")]
+    assert re.search(r"loss [0-9.]+  train mae [0-9.]+  val mae [0-9.]+  ", epochs[0])
