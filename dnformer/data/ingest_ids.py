@@ -104,6 +104,7 @@ class IdRanks:
     Attributes:
         num_nodes: how many ids there are.
         is_range: whether they are 0..N-1, their own indices.
+        num_words: 64 bits each.
     """
 
     def __init__(self, bits: IdBits) -> None:
@@ -113,6 +114,7 @@ class IdRanks:
         np.cumsum(counts[:-1], dtype=np.uint32, out=self._before[1:])
         self.num_nodes = int(self._before[-1]) + int(counts[-1]) if counts.size else 0
         self.is_range = self.num_nodes == bits.largest + 1
+        self.num_words = self._words.size
 
     def find(self, ids: Int64Array) -> Int64Array:
         """The index of each of `ids`, -1 for one that is not in the set."""
@@ -169,10 +171,15 @@ class RankedIds(IdMap):
             yield self._ranks.find(batch.column(0).to_numpy())
 
     def dangling(self, limit: int) -> list[int]:
-        """Rows of edges with an end that is no id."""
+        """Rows of edges with an end that is no row of the node table."""
+        assert self._nodes is not None
+        rows_only = IdBits(16 * self._ranks.num_words)
+        for batch in stream_batches(self._nodes):
+            rows_only.add(batch.column(0).to_numpy())
+        known = IdRanks(rows_only)
         start, rows = 0, list[int]()
         for batch in self._edges.batches():
-            src, dst = (self._ranks.find(batch.column(end).to_numpy()) for end in (0, 1))
+            src, dst = (known.find(batch.column(end).to_numpy()) for end in (0, 1))
             rows += (np.flatnonzero((src < 0) | (dst < 0))[: limit - len(rows)] + start).tolist()
             start += batch.num_rows
             if len(rows) >= limit:

@@ -67,22 +67,51 @@ class JoinedIds(IdMap):
         edges: the edges.
         nodes: the stage of the nodes, None where the endpoints are the nodes.
         add: whether endpoints are nodes beside those of the node table.
+        memory: that the connection may take.
     """
 
-    def __init__(self, connection: Any, edges: EdgeStage, nodes: Path | None, *, add: bool) -> None:
+    def __init__(
+        self, connection: Any, edges: EdgeStage, nodes: Path | None, *, add: bool, memory: int
+    ) -> None:
         self._connection, self._edges, self._nodes = connection, edges, nodes
         self._all_there = nodes is None or add
         self.is_range = False
+        self._repeated: list[Any] = []
+        # in its own passes: DuckDB holds what it has not yet merged, all repetitions included, and
+        # does not get below its memory limit where that is many times as much
+        passes = 1 + int(self._id_bytes() / memory)
+        connection.execute("SET preserve_insertion_order = false")
+        for number in range(passes):
+            self._add_distinct(number, passes)
+        connection.execute("SET preserve_insertion_order = true")
+        connection.execute("CREATE TABLE ids AS SELECT id FROM found ORDER BY id")
+        connection.execute("DROP TABLE found")
+        self.num_nodes = int(self._value("SELECT count(*) FROM ids"))
+
+    def _id_bytes(self) -> int:
+        """About what all ids take in DuckDB, repetitions included."""
+        stages = [] if self._nodes is None else [self._nodes]
+        if self._all_there:
+            stages.append(self._edges.path)
+        # 16 bytes a string beside its characters; in an edge's file are its columns too
+        return int(1.4 * sum(path.stat().st_size for path in stages))
+
+    def _add_distinct(self, number: int, passes: int) -> None:
+        """Adds the ids of one pass, by their hash, to the table `found`."""
         sources = []
-        if nodes is not None:
-            connection.register("node_ids", _reader(nodes, ["id"]))
+        if self._nodes is not None:
+            self._find_repeated(self._nodes, f"hash(id) % {passes} = {number}")
+            self._connection.register("node_ids", _reader(self._nodes, ["id"]))
             sources.append("SELECT id FROM node_ids")
         if self._all_there:
-            connection.register("end_ids", _reader(edges.path, ["src", "dst"]))
-            sources.append("SELECT unnest([src, dst]) AS id FROM end_ids")
+            for end in ("src", "dst"):
+                self._connection.register(f"{end}_ids", _reader(self._edges.path, [end]))
+                sources.append(f"SELECT {end} AS id FROM {end}_ids")
         union = " UNION ALL ".join(sources)
-        connection.execute(f"CREATE TABLE ids AS SELECT id FROM ({union}) GROUP BY id ORDER BY id")
-        self.num_nodes = int(self._value("SELECT count(*) FROM ids"))
+        to = "CREATE TABLE found AS" if number == 0 else "INSERT INTO found"
+        self._connection.execute(
+            f"{to} SELECT id FROM ({union}) WHERE hash(id) % {passes} = {number} GROUP BY id"
+        )
 
     def _value(self, sql: str) -> Any:
         return self._rows(sql)[0][0]
@@ -124,19 +153,15 @@ class JoinedIds(IdMap):
         ):
             yield batch.column(0).to_numpy()
 
-    def repeated_node(self) -> tuple[int, int, Any] | None:
-        """(row, earlier row, id) of the first node row that repeats an earlier one's id."""
-        assert self._nodes is not None
-        self._connection.register("nodes", _reader(self._nodes, ["id"]))
-        (both,) = self._rows("SELECT count(*), count(DISTINCT id) FROM nodes")
-        if both[0] == both[1]:
-            return None
-        self._connection.register("nodes", _reader(self._nodes, ["id"], row=True))
-        ((row, earlier, value),) = self._rows(
-            "SELECT row, earlier, id FROM (SELECT row, id, min(row) OVER (PARTITION BY id) AS "
-            "earlier FROM nodes) WHERE row > earlier ORDER BY row LIMIT 1"
-        )
-        return row, earlier, value
+    def _find_repeated(self, nodes: Path, which: str) -> None:
+        self._connection.register("node_ids", _reader(nodes, ["id"]))
+        repeated = f"SELECT id FROM node_ids WHERE {which} GROUP BY id HAVING count(*) > 1"
+        value = self._value(f"SELECT min(id) FROM ({repeated})")
+        self._repeated += [] if value is None else [value]
+
+    def repeated_node(self) -> Any:
+        """The least id that two rows of the node table have, None where there is none."""
+        return min(self._repeated, default=None)
 
     def dangling(self, limit: int) -> list[int]:
         """Rows of the first edges with an end that is in no row of the node table."""

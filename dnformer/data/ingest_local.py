@@ -126,16 +126,13 @@ class _Run:
         if staged.bits is not None:
             yield RankedIds(staged.bits, staged.edges, id_path)
             return
-        with (
-            connected(self.space, int(self.space.memory * _JOIN_SHARE)) as connection,
-            self.progress.stage("sort ids"),
-        ):
-            add = self.policies.dangling == "add"
-            ids = JoinedIds(connection, staged.edges, id_path, add=add)
-            found = None if nodes is None else ids.repeated_node()
-            if nodes is not None and found is not None:
-                row, _, value = found
-                raise repeated_node(nodes, row, value, staged.id_name)
+        memory = int(self.space.memory * _JOIN_SHARE)
+        with connected(self.space, memory) as connection:
+            with self.progress.stage("sort ids"):
+                add = self.policies.dangling == "add"
+                ids = JoinedIds(connection, staged.edges, id_path, add=add, memory=memory)
+            if nodes is not None and (value := ids.repeated_node()) is not None:
+                raise repeated_node(nodes, value, staged.id_name)
             yield ids
 
     def _map_edges(self, ids: IdMap) -> EdgeSorter:

@@ -2,6 +2,10 @@
 
 from typing import Any, NamedTuple, final
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from dnformer.data.clean import Policies
 from dnformer.data.features import TEXT
 from dnformer.data.ingest_ids import IdBits
@@ -138,22 +142,19 @@ class _SeenIds:
 
 
 def _see_nodes(seen: _SeenIds, nodes: NodeStage, name: str) -> None:
-    start = 0
     for batch in stream_batches(nodes.ids):
         at = seen.add_new(batch.column(0))
         if at >= 0:
-            raise repeated_node(nodes, start + at, batch.column(0)[at].as_py(), name)
-        start += batch.num_rows
+            raise repeated_node(nodes, batch.column(0)[at].as_py(), name)
 
 
-def repeated_node(nodes: NodeStage, row: int, value: Any, name: str) -> DataError:
-    """The error of a node row whose id an earlier row has."""
-    start, first = 0, row
+def repeated_node(nodes: NodeStage, value: Any, name: str) -> DataError:
+    """The error of an id that two rows of the node table have."""
+    start, rows = 0, list[int]()
     for batch in stream_batches(nodes.ids):
-        at = batch.column(0).index(value).as_py()
-        if at >= 0:
-            first = start + at
-            break
+        same = pc.equal(batch.column(0), pa.scalar(value, batch.column(0).type))
+        rows += (np.flatnonzero(same.to_numpy(zero_copy_only=False)) + start).tolist()
         start += batch.num_rows
-    found = f"{nodes.rows.where(row)}: {name} {value!r}"
+    first, second = rows[:2]
+    found = f"{nodes.rows.where(second)}: {name} {value!r}"
     return DataError(f"{found} repeats {nodes.rows.where(first)}; a node has one row")

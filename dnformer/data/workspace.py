@@ -106,13 +106,15 @@ def workspace(
     folder = parent / f"{_PREFIX}{uuid.uuid4().hex[:8]}"
     # the system drops the lock of a process that dies, however it does
     lock = FileLock(f"{folder}.lock")
-    with lock:
-        try:
+    try:
+        with lock:
             folder.mkdir()
-            yield Workspace(folder, memory_budget(memory_limit), threads or num_threads())
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-    Path(lock.lock_file).unlink(missing_ok=True)
+            try:
+                yield Workspace(folder, memory_budget(memory_limit), threads or num_threads())
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        Path(lock.lock_file).unlink(missing_ok=True)
 
 
 def remove_abandoned(parent: Path) -> None:
