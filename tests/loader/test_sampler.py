@@ -140,9 +140,11 @@ def test_sample_hops_draw_independently() -> None:
     ("degree", "fan_out"),
     [
         pytest.param(7, 1, id="one"),
-        pytest.param(10, 3, id="scan"),
-        pytest.param(40, 32, id="scan-at-its-limit"),
-        pytest.param(50, 33, id="hash-from-its-limit"),
+        pytest.param(10, 3, id="word"),
+        pytest.param(64, 40, id="word-at-its-limit"),
+        pytest.param(65, 7, id="scan-from-its-limit"),
+        pytest.param(200, 32, id="scan"),
+        pytest.param(200, 33, id="hash-from-its-limit"),
         pytest.param(200, 64, id="hash"),
     ],
 )
