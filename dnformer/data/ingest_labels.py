@@ -30,8 +30,8 @@ _MAX_NAMES = 1 << 20
 class LabelReader(ABC):
     """Reads one target, batch by batch; what `read` gives is staged, and `resolve`d at last."""
 
-    def __init__(self, label: LabelColumns) -> None:
-        self.label = label
+    def __init__(self, label: LabelColumns, kind: Kind) -> None:
+        self.label, self.kind = label, kind
 
     @abstractmethod
     def read(self, batch: Batch) -> Values:
@@ -93,7 +93,7 @@ class ClassReader(LabelReader):
     """Whole numbers from 0, or names; both are staged as int64, names in order of discovery."""
 
     def __init__(self, label: LabelColumns, *, is_csv: bool, num_classes: int | None) -> None:
-        super().__init__(label)
+        super().__init__(label, "class")
         self._name, self._is_csv, self._num_classes = label.read[0], is_csv, num_classes
         self._kinds: dict[Any, str] = {}
         self._codes: dict[str | None, int] = {}
@@ -213,8 +213,7 @@ class MatrixReader(LabelReader):
     """Several labels of 0, 1 or unknown, or several numbers, in lists or in columns."""
 
     def __init__(self, label: LabelColumns, kind: Kind) -> None:
-        super().__init__(label)
-        self._kind: Kind = kind
+        super().__init__(label, kind)
         self._width: int | None = None
 
     def read(self, batch: Batch) -> Values:
@@ -225,7 +224,7 @@ class MatrixReader(LabelReader):
         """
         blocks = [self._block(batch, name) for name in self.label.read]
         x = np.concatenate(blocks, axis=1)
-        if self._kind == "regression":
+        if self.kind == "regression":
             return x.astype(np.float32) + np.float32(0)  # no -0.0
         return np.where(np.isnan(x), -1, x).astype(np.int8)
 
@@ -255,7 +254,7 @@ class MatrixReader(LabelReader):
         return values
 
     def _check(self, values: Values, name: str, batch: Batch) -> None:
-        if self._kind == "multilabel":
+        if self.kind == "multilabel":
             bad = ~(np.isnan(values) | np.isin(values, (-1, 0, 1)))
             allowed = "0, 1, or -1 or no value for unknown"
         else:
@@ -264,7 +263,7 @@ class MatrixReader(LabelReader):
         if bad.any():
             row, col = divmod(int(np.argmax(bad)), values.shape[1])
             found = f"{batch.where(row)}: {name} is {values[row, col]:g}"
-            raise DataError(f"{found}; {self._kind} labels are {allowed}")
+            raise DataError(f"{found}; {self.kind} labels are {allowed}")
 
     def merge(self, later: LabelReader, where: str) -> None:
         """Takes over the number of values, which must be the same."""
@@ -281,7 +280,7 @@ class MatrixReader(LabelReader):
         names = self.label.read
         return Target(
             name=self.label.name,
-            kind=self._kind,
+            kind=self.kind,
             num_outputs=width * len(names),
             classes=list(names) if len(names) > 1 else None,
         )

@@ -76,7 +76,7 @@ class FeatureFacts:
             found = f"{where} and on: {later.width} features, expected {self.width}"
             raise DataError(f"{found}, as many in each row; choose them with features")
         self.nonzero += later.nonzero
-        np.maximum(self.largest, later.largest, out=self.largest)
+        self.largest = np.maximum(self.largest, later.largest)
 
 
 class NodeFacts(NamedTuple):
@@ -157,7 +157,7 @@ class NodeReader:
         given = source.num_classes
         for label in roles.labels:
             self.facts.labels.append(label_reader(label, table, given))
-            given = None
+            given = None if self.facts.labels[-1].kind == "class" else given
         self.features: FeatureReader = ColumnFeatures(roles.features)
         if source.features_file is not None:
             self.features = PositionedFeatures(source.features_file, source.features, start=start)
