@@ -26,7 +26,7 @@ from dnformer.data.parts import read_part
 from dnformer.data.table import Int64Array
 from dnformer.data.table_files import TableFiles
 from dnformer.data.tables import TableSource, edge_roles, node_roles
-from dnformer.errors import DataError
+from dnformer.errors import ConfigError, DataError
 
 _ID_ROWS = 4 * fp.BLOCK
 
@@ -59,6 +59,7 @@ def ingest_tables(
     """
     tasks.require_ray()
     edges, nodes = tables
+    _refuse_memory(writer.uri, *edges.files, *([] if nodes is None else nodes.files))
     plan = Plan(
         source=source,
         edges=edges,
@@ -72,6 +73,15 @@ def ingest_tables(
     with progress.stage("read and check") as stage:
         looked = look_at_all(plan, stage)
     return _Run(looked, writer, progress).manifest(facts)
+
+
+def _refuse_memory(*uris: str) -> None:
+    for uri in uris:
+        if uri.startswith("memory://"):
+            raise ConfigError(
+                f"{uri}: engine ray works in several processes, which do not share memory://; use "
+                "a folder or a store that all of them reach, or engine local"
+            )
 
 
 @final

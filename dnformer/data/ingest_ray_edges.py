@@ -165,12 +165,12 @@ def cut_edges(plan: Plan, mapped: list[MappedFacts], num_nodes: int) -> Cuts:
         first = largest * CELL
         need, have = int(rows[largest]) * row_bytes, plan.sizes.task_bytes
         raise DataError(
-            f"nodes {first} to {min(first + CELL, num_nodes) - 1}: {rows[largest]:,} edges lead to "
+            f"nodes {first} to {min(first + CELL, num_nodes) - 1}: about {rows[largest]:,} edges lead to "
             f"them, which take {need / 2**30:.1f} GiB in one task, and the cluster has "
             f"{have / 2**30:.1f} GiB for each CPU; use machines with more memory for each CPU, or "
             "engine local, which sorts them on disk"
         )
-    return _cuts(rows.reshape(-1, fp.BLOCK // CELL), most, _target_rows(plan, most))
+    return cut_ranges(rows.reshape(-1, fp.BLOCK // CELL), most, _target_rows(plan, most))
 
 
 def _most_rows(plan: Plan) -> tuple[int, int]:
@@ -186,8 +186,11 @@ def _target_rows(plan: Plan, most: int) -> int:
     return min(plan.sizes.part_bytes // (8 + itemsize), most)
 
 
-def _cuts(rows: Int64Array, most: int, target: int) -> Cuts:
-    """`rows` of each cell of each block: `[blocks, cells]`."""
+def cut_ranges(rows: Int64Array, most: int, target: int) -> Cuts:
+    """Cuts of `rows` of each cell of each block, `[blocks, cells]`: ranges of at most `most` rows.
+
+    Parts have about `target`; a block that has to be cut is a part of its own.
+    """
     firsts, ranges, held = list[int](), list[int](), target
     for block, of_block in enumerate(rows.sum(axis=1).tolist()):
         if held + of_block > target:
