@@ -165,8 +165,8 @@ def cut_edges(plan: Plan, mapped: list[MappedFacts], num_nodes: int) -> Cuts:
         first = largest * CELL
         need, have = int(rows[largest]) * row_bytes, plan.sizes.task_bytes
         raise DataError(
-            f"nodes {first} to {min(first + CELL, num_nodes) - 1}: about {rows[largest]:,} edges lead to "
-            f"them, which take {need / 2**30:.1f} GiB in one task, and the cluster has "
+            f"nodes {first} to {min(first + CELL, num_nodes) - 1}: about {rows[largest]:,} edges "
+            f"lead to them, which take {need / 2**30:.1f} GiB in one task, and the cluster has "
             f"{have / 2**30:.1f} GiB for each CPU; use machines with more memory for each CPU, or "
             "engine local, which sorts them on disk"
         )
