@@ -48,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"{where}{error.strerror or error}", 1)
+    if code == 130:  # how typer says that the user pressed Ctrl-C
+        _fail("stopped", code)
     sys.exit(code or 0)
 
 
