@@ -12,7 +12,7 @@ from dnformer.data import fingerprint as fp
 from dnformer.data import ingest_ray_tasks as tasks
 from dnformer.data.clean import NUM_EXAMPLES, Edges
 from dnformer.data.ingest_edges import Written, pack, record_type, unpack, write_range
-from dnformer.data.ingest_ray_ids import distinct_ends, placed
+from dnformer.data.ingest_ray_ids import encoded_ends, placed
 from dnformer.data.ingest_ray_look import Plan, Unit, edge_batches
 from dnformer.data.ingest_scan import carried, edge_columns, no_edges
 from dnformer.data.table import EdgeColumns, Int64Array
@@ -86,19 +86,20 @@ def _read(
     """(src, dst as indices, whether the node table has both, what edges carry)."""
     ids = plan.id_reader()
     read = [edge_columns(batch, plan.edge_roles, ids) for batch in edge_batches(plan, unit)]
-    names = [*read[0]] if read else ["src", "dst"]
-    whole = {name: pa.chunked_array([one[name] for one in read]).combine_chunks() for name in names}
-    ends = [whole["src"], whole["dst"]]
+    whole = {name: pa.concat_arrays([one.pop(name) for one in read]) for name in [*read[0]]}
+    ends = [whole.pop(end) for end in ("src", "dst")]
     if answers is None:
         src, dst = (_inside(end.to_numpy(), num_nodes) for end in ends)
         known = (src >= 0) & (dst >= 0)
     else:
+        at = encoded_ends(ends[:1], ends[1:]).indices.to_numpy()
         index, is_known = placed(answers)
-        distinct = distinct_ends(plan, unit)
-        at = [pc.index_in(end, distinct).to_numpy() for end in ends]
-        src, dst = (index[one] for one in at)
-        known = is_known[at[0]] & is_known[at[1]]
-    return src, dst, known, carried(pa.RecordBatch.from_pydict(whole), no_edges(plan.edge_roles))
+        src, dst = np.split(index[at], 2)
+        known = np.logical_and(*np.split(is_known[at], 2))
+    columns = EdgeColumns()
+    if whole:
+        columns = carried(pa.RecordBatch.from_pydict(whole), no_edges(plan.edge_roles))
+    return src, dst, known, columns
 
 
 def _inside(ids: Int64Array, num_nodes: int) -> Int64Array:

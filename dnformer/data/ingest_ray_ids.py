@@ -16,7 +16,6 @@ from dnformer.data.ingest_ids import write_ids
 from dnformer.data.ingest_ray_look import Looked, Plan, Unit, edge_batches, node_batches
 from dnformer.data.manifest import PartFile
 from dnformer.data.table import Int64Array
-from dnformer.data.table_files import Batch
 
 _MAX_RANGES = 1 << 10
 
@@ -29,15 +28,21 @@ def id_ranges(looked: Looked) -> list[Any]:
     return sorted({looked.ids[position] for position in at})
 
 
-def distinct_ends(plan: Plan, unit: Unit) -> Any:
-    """The ids of a unit of edges, each once, always in the same order."""
-    ids = plan.id_reader()
+def encoded_ends(src: list[Any], dst: list[Any]) -> Any:
+    """The ids of a unit of edges, as a dictionary array: each stands in the dictionary once.
 
-    def both(batch: Batch) -> list[Any]:
-        return [ids.read(batch, name) for name in (plan.edge_roles.src, plan.edge_roles.dst)]
+    Both steps that need the dictionary get it in the same order.
+    """
+    return pa.concat_arrays([*src, *dst]).dictionary_encode()
 
-    columns = [column for batch in edge_batches(plan, unit, ends=True) for column in both(batch)]
-    return pc.unique(pa.chunked_array(columns, ids.type))
+
+def _distinct_ends(plan: Plan, unit: Unit) -> Any:
+    ids, roles = plan.id_reader(), plan.edge_roles
+    src, dst = list[Any](), list[Any]()
+    for batch in edge_batches(plan, unit, ends=True):
+        src.append(ids.read(batch, roles.src))
+        dst.append(ids.read(batch, roles.dst))
+    return encoded_ends(src, dst).dictionary
 
 
 def send_ids(plan: Plan, unit: Unit, firsts: list[Any]) -> tuple[Any, None]:
@@ -47,7 +52,7 @@ def send_ids(plan: Plan, unit: Unit, firsts: list[Any]) -> tuple[Any, None]:
         columns = [ids.read(batch, plan.source.id) for batch in node_batches(plan, unit, None)]
         sent = pa.chunked_array(columns, ids.type).combine_chunks()
     else:
-        sent = distinct_ends(plan, unit)
+        sent = _distinct_ends(plan, unit)
     at = pc.sort_indices(sent)
     sent = sent.take(at)
     ends = [*(_left_of(sent, first) for first in firsts), len(sent)]
