@@ -72,6 +72,7 @@ class Row(NamedTuple):
         seconds: median of the rounds; None where `note` says why.
         low: of the rounds.
         high: of the rounds.
+        cpu_seconds: of all threads, median of the rounds.
         rows_per_s: rows of the input a second.
         edges_per_s: edges of the output a second.
         bytes_per_s: bytes of the input files a second.
@@ -90,6 +91,7 @@ class Row(NamedTuple):
     seconds: float | None = None
     low: float | None = None
     high: float | None = None
+    cpu_seconds: float | None = None
     rows_per_s: float | None = None
     edges_per_s: float | None = None
     bytes_per_s: float | None = None
@@ -277,6 +279,7 @@ def _row(made: Input, name: str, note: str, results: Sequence[Result]) -> Row:
         seconds=middle,
         low=min(seconds),
         high=max(seconds),
+        cpu_seconds=statistics.median(result.cpu_seconds for result in results),
         rows_per_s=made.num_rows / middle,
         edges_per_s=last.num_edges / middle,
         bytes_per_s=made.num_bytes / middle,
@@ -339,7 +342,17 @@ def show(findings: Findings, console: Console) -> None:
     )
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     table.add_column("impl", no_wrap=True)
-    for name in ("s", "min", "max", "/ DuckDB", "M rows/s", "M edges/s", "MB/s", "peak MiB"):
+    for name in (
+        "s",
+        "min",
+        "max",
+        "CPU s",
+        "/ DuckDB",
+        "M rows/s",
+        "M edges/s",
+        "MB/s",
+        "peak MiB",
+    ):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("s by stage, notes", overflow="fold")
     for row in findings.rows:
@@ -352,12 +365,13 @@ def show(findings: Findings, console: Console) -> None:
 
 def _cells(row: Row) -> list[str]:
     if row.seconds is None:
-        return [row.impl, *[""] * 8, row.note]
+        return [row.impl, *[""] * 9, row.note]
+    times = (row.seconds, row.low, row.high, row.cpu_seconds)
     speeds = (row.rows_per_s, row.edges_per_s, row.bytes_per_s)
     peak = "" if row.peak_bytes is None else f"{row.peak_bytes / 2**20:,.0f}"
     stages = [f"{name} {seconds:.2f}" for name, seconds in row.stages.items()]
     return [
-        row.impl, *(f"{figure or 0:.2f}" for figure in (row.seconds, row.low, row.high)),
+        row.impl, *(f"{figure or 0:.2f}" for figure in times),
         "" if row.to_duckdb is None else f"{row.to_duckdb:.2f}",
         *(f"{(speed or 0) / 1e6:.2f}" for speed in speeds), peak, ", ".join(stages),
     ]  # fmt: skip

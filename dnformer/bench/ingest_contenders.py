@@ -53,6 +53,7 @@ class Result(NamedTuple):
 
     Attributes:
         seconds: from the call to its return; imports are not in it.
+        cpu_seconds: of all threads in that time; other programs disturb them less.
         stages: seconds by stage, as far as there are stages.
         peak_bytes: the most resident memory of the process, with what all contenders import, about
             170 MiB; None where the system does not say.
@@ -62,6 +63,7 @@ class Result(NamedTuple):
     """
 
     seconds: float
+    cpu_seconds: float
     stages: dict[str, float]
     peak_bytes: int | None
     num_edges: int
@@ -177,12 +179,12 @@ def run(task: Task) -> Result:
     """One run in this process, and the most memory that this process had until then."""
     pa.set_cpu_count(task.threads)
     progress = Progress()
-    start = time.perf_counter()
+    start, cpu_start = time.perf_counter(), time.process_time()
     num_edges, num_nodes = CONTENDERS[task.impl].run(task, progress)
-    seconds = time.perf_counter() - start
+    seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
     peak = status_bytes("VmHWM") if countable() else None
     written = sum(path.stat().st_size for path in Path(task.out).rglob("*") if path.is_file())
-    return Result(seconds, progress.seconds, peak, num_edges, num_nodes, written)
+    return Result(seconds, cpu_seconds, progress.seconds, peak, num_edges, num_nodes, written)
 
 
 def main(arguments: Sequence[str]) -> None:

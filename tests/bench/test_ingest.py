@@ -60,6 +60,7 @@ def test_runs_have_processes_of_their_own_and_leave_nothing(tmp_path: Path) -> N
         assert row.note == ""
         assert row.seconds is not None
         assert row.low == row.high == row.seconds > 0
+        assert (row.cpu_seconds or 0) > 0
         assert row.num_rows == 2000 >= (row.num_edges or 0) > 0
         assert row.rows_per_s == pytest.approx(2000 / row.seconds)
         assert row.edges_per_s == pytest.approx((row.num_edges or 0) / row.seconds)
@@ -90,14 +91,14 @@ def test_contender_without_the_memory_is_left_out_and_a_failure_is_told(tmp_path
 
 
 def test_contenders_that_disagree_are_an_error() -> None:
-    one = Result(1.0, {}, None, 7, None, 10)
+    one = Result(1.0, 1.0, {}, None, 7, None, 10)
     ingest.check({"dnformer": [one], "DuckDB": [one._replace(num_nodes=3)]})
     with pytest.raises(BackendError, match="disagree on num_edges: dnformer 7, DuckDB 8"):
         ingest.check({"dnformer": [one], "DuckDB": [one._replace(num_edges=8)]})
 
 
 def test_rounds_that_disagree_are_an_error() -> None:
-    one = Result(1.0, {}, None, 7, None, 10)
+    one = Result(1.0, 1.0, {}, None, 7, None, 10)
     with pytest.raises(BackendError, match="num_edges"):
         ingest.check({"dnformer": [one, one._replace(num_edges=8), one]})
 
@@ -127,7 +128,7 @@ def test_memory_has_a_target_where_the_issue_sets_one() -> None:
 
 def test_as_json_and_the_table_have_every_row() -> None:
     rows = [
-        Row("int", "dnformer", 2.0, 1.5, 2.5, 5e6, 4e6, 3e6, 512 << 20, {"read edges": 0.75},
+        Row("int", "dnformer", 2.0, 1.5, 2.5, 3.25, 5e6, 4e6, 3e6, 512 << 20, {"read edges": 0.75},
             10_000_000, 8_000_000, 6_000_000, 7_000_000, 1.25),
         Row("int", "pyarrow", num_rows=10_000_000, note="left out: no memory"),
     ]  # fmt: skip
@@ -144,7 +145,7 @@ def test_as_json_and_the_table_have_every_row() -> None:
     console = Console(width=150, record=True)
     ingest.show(findings, console)
     text = console.export_text()
-    for piece in ("10,000,000 edges in 6.0 MB", "2.00", "1.25", "512", "read edges 0.75",
+    for piece in ("10,000,000 edges in 6.0 MB", "2.00", "3.25", "1.25", "512", "read edges 0.75",
                   "left out: no memory", "met", "1.25, target"):  # fmt: skip
         assert piece in text
     assert "duckdb" in ingest.header()
