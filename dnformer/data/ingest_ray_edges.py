@@ -86,7 +86,7 @@ def _read(
     """(src, dst as indices, whether the node table has both, what edges carry)."""
     ids = plan.id_reader()
     read = [edge_columns(batch, plan.edge_roles, ids) for batch in edge_batches(plan, unit)]
-    whole = {name: pa.concat_arrays([one.pop(name) for one in read]) for name in [*read[0]]}
+    whole = {name: _whole([one.pop(name) for one in read]) for name in [*read[0]]}
     ends = [whole.pop(end) for end in ("src", "dst")]
     if answers is None:
         src, dst = (_inside(end.to_numpy(), num_nodes) for end in ends)
@@ -100,6 +100,10 @@ def _read(
     if whole:
         columns = carried(pa.RecordBatch.from_pydict(whole), no_edges(plan.edge_roles))
     return src, dst, known, columns
+
+
+def _whole(arrays: list[Any]) -> Any:
+    return pa.chunked_array(arrays).combine_chunks()
 
 
 def _inside(ids: Int64Array, num_nodes: int) -> Int64Array:
