@@ -59,7 +59,7 @@ def ingest_tables(
     """
     tasks.require_ray()
     edges, nodes = tables
-    _refuse_memory(writer.uri, *edges.files, *([] if nodes is None else nodes.files))
+    _refuse_memory(writer.uri, *source.edges, *(source.nodes or []), source.features_file or "")
     plan = Plan(
         source=source,
         edges=edges,
@@ -239,17 +239,18 @@ class _Run:
         self, answers: list[Any]
     ) -> tuple[list[edge_work.MappedFacts], list[Written], int]:
         """What edges were, the parts, and the number of nodes with an edge to another."""
-        tables, mapped = [], []
+        tables, mapped, cells = [], [], edge_work.no_cells(self.num_nodes)
         with self.progress.stage("map edges", total=self.looked.edge_rows) as stage:
             units = self.looked.units_of(nodes=False)
             calls = ((self.shared, unit, self.num_nodes, answers[unit.number]) for unit in units)
-            for table, one in tasks.each_table(edge_work.map_edges, calls):
+            for table, (one, at, rows) in tasks.each_table(edge_work.map_edges, calls):
                 tables.append(table)
                 mapped.append(one)
+                cells.reshape(-1)[at] += rows
                 stage.add(rows=one.rows)
         if self.policies.self_loops == "error" and any(one.num_loops for one in mapped):
             raise self._loop()
-        cuts = edge_work.cut_edges(self.plan, mapped, self.num_nodes)
+        cuts = edge_work.cut_edges(self.plan, cells, self.num_nodes)
         if not cuts.firsts:
             return mapped, [], 0
         with self.progress.stage("sort and write edges", total=self.looked.edge_rows) as stage:

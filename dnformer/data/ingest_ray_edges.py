@@ -18,8 +18,9 @@ from dnformer.data.ingest_scan import carried, edge_columns, no_edges
 from dnformer.data.table import EdgeColumns, Int64Array
 from dnformer.errors import DataError
 
-# a cell is what is never cut: so many nodes
-CELL = 256
+# a cell is what is never cut: so many nodes at least, more where there would be too many cells
+_CELL = 256
+_MAX_CELLS = 1 << 18
 # of a row of the tables below
 _GIVEN, _REVERSE, _TOUCHED = 0, 1, 2
 
@@ -32,19 +33,25 @@ class MappedFacts(NamedTuple):
         num_loops: from a node to itself.
         num_dangling: with an end that is no node.
         dangling: the first rows with an end that is not in the node table.
-        cells: (cell, rows) of the table that they were mapped to.
     """
 
     rows: int
     num_loops: int
     num_dangling: int
     dangling: tuple[int, ...]
-    cells: tuple[Int64Array, Int64Array]
+
+
+def cell_width(num_nodes: int) -> int:
+    """Nodes of a cell, a power of two up to a block."""
+    width = _CELL
+    while width < fp.BLOCK and num_nodes > width * _MAX_CELLS:
+        width *= 2
+    return width
 
 
 def map_edges(
     plan: Plan, unit: Unit, num_nodes: int, answers: Any = None
-) -> tuple[Any, MappedFacts]:
+) -> tuple[Any, tuple[MappedFacts, Int64Array, Int64Array]]:
     """The edges of a unit by index: columns key (dst * N + src), kind and record.
 
     A row of kind touched, whose key has no source, says that its node has an edge to another.
@@ -54,6 +61,9 @@ def map_edges(
         unit: of edges.
         num_nodes: N.
         answers: indices of the unit's ids; None where ids are their own indices.
+
+    Returns:
+        The table; and what edges were, the cells with rows of the table, and how many of each.
     """
     src, dst, known, columns = _read(plan, unit, num_nodes, answers)
     row = np.arange(unit.offset, unit.offset + src.size)
@@ -75,9 +85,10 @@ def map_edges(
         touched = np.unique(src[src != dst]) * num_nodes
         tables.append(_touched(touched, dtype))
     table = pa.concat_tables(tables).combine_chunks()
-    cells = np.unique(table["key"].to_numpy() // num_nodes // CELL, return_counts=True)
-    facts = MappedFacts(given, num_loops, num_missing, tuple(dangling.tolist()), cells)
-    return table, facts
+    cell = table["key"].to_numpy() // (num_nodes * cell_width(num_nodes))
+    cells = np.unique(cell, return_counts=True)
+    facts = MappedFacts(given, num_loops, num_missing, tuple(dangling.tolist()))
+    return table, (facts, *cells)
 
 
 def _read(
@@ -155,27 +166,31 @@ class Cuts(NamedTuple):
     ranges: list[int]
 
 
-def cut_edges(plan: Plan, mapped: list[MappedFacts], num_nodes: int) -> Cuts:
+def no_cells(num_nodes: int) -> Int64Array:
+    """No rows yet of each cell of each block: `[blocks, cells]`."""
+    blocks = -(-num_nodes // fp.BLOCK)
+    return np.zeros((blocks, fp.BLOCK // cell_width(num_nodes)), np.int64)
+
+
+def cut_edges(plan: Plan, cells: Int64Array, num_nodes: int) -> Cuts:
     """Ranges of nodes whose edges fit into a task, and parts of them that are whole blocks.
 
     Raises:
         DataError: the edges into a few nodes do not fit.
     """
-    rows: Int64Array = np.zeros(-(-num_nodes // fp.BLOCK) * (fp.BLOCK // CELL), np.int64)
-    for one in mapped:
-        rows[one.cells[0]] += one.cells[1]
     most, row_bytes = _most_rows(plan)
+    rows, width = cells.reshape(-1), cell_width(num_nodes)
     largest = int(np.argmax(rows))
     if rows[largest] > most:
-        first = largest * CELL
+        first = largest * width
         need, have = int(rows[largest]) * row_bytes, plan.sizes.task_bytes
         raise DataError(
-            f"nodes {first} to {min(first + CELL, num_nodes) - 1}: about {rows[largest]:,} edges "
+            f"nodes {first} to {min(first + width, num_nodes) - 1}: about {rows[largest]:,} edges "
             f"lead to them, which take {need / 2**30:.1f} GiB in one task, and the cluster has "
             f"{have / 2**30:.1f} GiB for each CPU; use machines with more memory for each CPU, or "
             "engine local, which sorts them on disk"
         )
-    return cut_ranges(rows.reshape(-1, fp.BLOCK // CELL), most, _target_rows(plan, most))
+    return cut_ranges(cells, most, _target_rows(plan, most))
 
 
 def _most_rows(plan: Plan) -> tuple[int, int]:
@@ -196,11 +211,12 @@ def cut_ranges(rows: Int64Array, most: int, target: int) -> Cuts:
 
     Parts have about `target`; a block that has to be cut is a part of its own.
     """
+    width = fp.BLOCK // rows.shape[1]
     firsts, ranges, held = list[int](), list[int](), target
     for block, of_block in enumerate(rows.sum(axis=1).tolist()):
         if held + of_block > target:
             starts = _cuts_inside(rows[block], most) if of_block > most else [0]
-            firsts += [block * fp.BLOCK + start * CELL for start in starts]
+            firsts += [block * fp.BLOCK + start * width for start in starts]
             ranges.append(len(starts))
             # nothing comes after a block that is cut
             held = of_block if len(starts) == 1 else target

@@ -18,7 +18,8 @@ from dnformer.errors import BackendError, DNFormerError
 
 # tasks under way for each CPU: the next ones fetch what they need meanwhile
 _AHEAD = 2
-_SHUFFLE_BLOCK = 128 << 20
+# for a task to end once it was told to
+_STOP_S = 30.0
 
 
 def require_ray() -> None:
@@ -85,20 +86,32 @@ def each_table(
 def _in_order(results: Iterator[Any]) -> Iterator[Any]:
     pending: deque[Any] = deque()
     most = _AHEAD * num_cpus()
-    with _own_errors():
-        for result in results:
-            pending.append(result)
-            if len(pending) > most:
+    try:
+        with _own_errors():
+            for result in results:
+                pending.append(result)
+                if len(pending) > most:
+                    yield ray.get(pending.popleft())
+            while pending:
                 yield ray.get(pending.popleft())
-        while pending:
-            yield ray.get(pending.popleft())
+    finally:
+        _stop(pending)
+
+
+def _stop(pending: Iterable[Any]) -> None:
+    """Ends tasks that nobody waits for, so that none writes a part after all were removed."""
+    left = list(pending)
+    for result in left:
+        ray.cancel(result)
+    if left:
+        ray.wait(left, num_returns=len(left), timeout=_STOP_S)
 
 
 def shuffle(tables: Sequence[Any], column: str, firsts: Sequence[int]) -> list[Any]:
     """The rows of all `tables` sorted by a column of int64, cut where it reaches each of `firsts`.
 
     Args:
-        tables: references to Arrow tables of one schema; they are given up.
+        tables: references to Arrow tables of one schema.
         column: what to sort by.
         firsts: ascending, the least of which is not above any value.
 

@@ -18,7 +18,7 @@ from dnformer.data.clean import Policies
 from dnformer.data.graph import open_graph
 from dnformer.data.ingest import EngineConfig, ingest
 from dnformer.data.ingest_progress import Progress
-from dnformer.data.ingest_ray_edges import CELL, Cuts, cut_ranges
+from dnformer.data.ingest_ray_edges import Cuts, cell_width, cut_ranges
 from dnformer.data.ingest_ray_look import Sizes
 from dnformer.data.manifest import Manifest
 from dnformer.data.tables import TableSource, open_tables
@@ -201,13 +201,20 @@ def test_several_blocks_and_a_hub(ray: None, tmp_path: Path) -> None:
 
 
 def test_cuts_of_edges_keep_blocks_whole_and_ranges_small() -> None:
-    rows = np.zeros((6, 65_536 // CELL), np.int64)
+    cell = 1 << 14
+    rows = np.zeros((6, 4), np.int64)
     rows[1, 3], rows[2, 0], rows[3, :3], rows[5, 1] = 4, 5, (6, 5, 4), 1
     # blocks 1 and 2 together, 3 alone and cut, 5 alone; 0 and 4 have nothing
     block = 65_536
     assert cut_ranges(rows, most=10, target=9) == Cuts(
-        [block, 3 * block, 3 * block + CELL, 5 * block], [1, 2, 1]
+        [block, 3 * block, 3 * block + cell, 5 * block], [1, 2, 1]
     )
+
+
+def test_cells_are_few_and_make_up_blocks() -> None:
+    assert [cell_width(nodes) for nodes in (9, 256 << 18, (256 << 18) + 1, 1 << 40)] == [
+        256, 256, 512, 65_536,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -221,8 +228,10 @@ def test_cuts_of_edges_keep_blocks_whole_and_ranges_small() -> None:
         ({"src": [1, 9, 2], "dst": [2, 9, 2]}, {"self_loops": "error", "dangling": "drop"},
          r"row 2: 9 -> 9 is a self-loop"),
         ({"src": [1, -2], "dst": [2, 2]}, {}, r"e\.parquet row 2: src -2 is negative"),
+        ({"src": [1, 1], "dst": [2, 2], "weight": [3e38, 3e38]}, {"duplicates": "sum"},
+         r"the sum over a repeated edge is past 3\.4e38"),
     ],
-    ids=["weight", "dangling", "duplicates", "self-loops", "id"],
+    ids=["weight", "dangling", "duplicates", "self-loops", "id", "sum"],
 )  # fmt: skip
 def test_wrong_edges_are_named_as_by_local(
     edges: dict[str, Any], policies: dict[str, str], message: str, ray: None, tmp_path: Path
