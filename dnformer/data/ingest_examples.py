@@ -78,12 +78,14 @@ def rechunked(batches: Iterable[Any], rows: int) -> Iterator[Any]:
     """The first column of `batches` in arrays of `rows`, the last one shorter."""
     held, count = list[Any](), 0
     for batch in batches:
-        held.append(batch.column(0))
-        count += batch.num_rows
-        while count >= rows:
-            whole = pa.concat_arrays(held)
-            yield whole[:rows]
-            held, count = [whole[rows:]], count - rows
+        column = batch.column(0)
+        while count + len(column) >= rows:
+            yield pa.concat_arrays([*held, column[: rows - count]])
+            column = column[rows - count :]
+            held, count = [], 0
+        if len(column):
+            held.append(column)
+            count += len(column)
     if count:
         yield pa.concat_arrays(held)
 

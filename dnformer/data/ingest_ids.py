@@ -22,7 +22,7 @@ from dnformer.data.table import Int64Array
 
 _WORD = 64
 # ids are handed out in pieces of this many words
-_PIECE_WORDS = 1 << 16
+_PIECE_WORDS = 1 << 12
 
 
 class IdMap(ABC):

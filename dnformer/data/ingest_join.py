@@ -30,10 +30,17 @@ def connected(space: Workspace, memory: int) -> Iterator[Any]:
     }
     connection = duckdb.connect(config=config)
     try:
-        connection.execute("SET preserve_insertion_order = true")
+        # it would stand in what a program reads
+        connection.execute("SET enable_progress_bar = false")
         yield connection
-    except duckdb.OutOfMemoryException as error:
-        raise OSError(errno.ENOSPC, " ".join(str(error).split()), str(space.folder)) from None
+    except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
+        found = " ".join(str(error).split(" Possible solutions")[0].split())
+        raise OSError(
+            errno.ENOMEM,
+            f"ids do not fit into {memory >> 20} MiB and this disk ({found}); raise memory_limit, "
+            "or choose a larger temp_dir",
+            str(space.folder),
+        ) from None
     finally:
         connection.close()
 

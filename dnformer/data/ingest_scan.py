@@ -254,6 +254,7 @@ def stage_edges(
     path: Path,
     stage: Stage,
     see: Callable[[Any], None],
+    rows: int = 1 << 20,
 ) -> EdgeStage:
     """Reads the edge table once, checks it, and writes what is needed to `path`.
 
@@ -264,6 +265,7 @@ def stage_edges(
         path: of the stage.
         stage: told of each batch.
         see: told of each array of ids.
+        rows: of a batch.
 
     Raises:
         DataError: a value is wrong; the message names file, row and value.
@@ -271,7 +273,7 @@ def stage_edges(
     """
     counter, num_rows = RowCounter(), 0
     with StreamWriter(path) as writer:
-        for batch in table.batches(list(roles.columns()), numbers=roles.numbers()):
+        for batch in table.batches(list(roles.columns()), numbers=roles.numbers(), rows=rows):
             counter.see(batch)
             if batch.columns.num_rows:
                 columns = edge_columns(batch, roles, ids)

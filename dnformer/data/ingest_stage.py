@@ -26,6 +26,8 @@ from dnformer.errors import DataError
 
 # of the memory for data
 _BITS_SHARE = 0.25
+# of a batch, all of its copies included, times the batches that are read or worked on at once
+_ROW_BYTES = 1 << 10
 
 
 class Staged(NamedTuple):
@@ -100,8 +102,11 @@ def _stage(
     see_ends = seen.add if nodes is None or policies.dangling == "add" else lambda column: None
     with progress.stage("read edges", total=edge_table.num_bytes(), in_bytes=True) as stage:
         path = space.folder / "edges.arrow"
-        edges = stage_edges(edge_table, roles, ids, path=path, stage=stage, see=see_ends)
+        rows = max(min(space.memory // _ROW_BYTES, 1 << 20), 1 << 14)
+        edges = stage_edges(edge_table, roles, ids, path=path, stage=stage, see=see_ends, rows=rows)
     ids.finish()
+    # Arrow keeps what it has had, and what comes next may take all of the limit
+    pa.default_memory_pool().release_unused()
     return Staged(
         edges=edges,
         nodes=nodes,

@@ -300,7 +300,9 @@ def _read(
                 yield batch, now - read
                 read = now
             return
-        parquet, size = pq.ParquetFile(stream, buffer_size=_PARQUET_BUFFER), storage.size(file)
+        # a buffer ahead would hold the whole file
+        parquet = pq.ParquetFile(stream, buffer_size=_PARQUET_BUFFER, pre_buffer=False)
+        size = storage.size(file)
         chosen = None if groups is None else list(range(*groups))
         for batch in parquet.iter_batches(batch_size=rows, columns=columns, row_groups=chosen):
             # it is read here and there: where the reader stands says nothing

@@ -22,6 +22,8 @@ _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.lim
 _DEFAULT_SHARE = 0.5
 # below, the libraries' own buffers would be more than the data's
 _LEAST = 64 << 20
+# what DuckDB's and numba's code and Arrow's pool will take beside the data
+_LIBRARIES = 128 << 20
 
 
 class Workspace(NamedTuple):
@@ -71,9 +73,9 @@ def memory_budget(limit: str | int | None) -> int:
     """
     given = int(machine_memory() * _DEFAULT_SHARE) if limit is None else parse_bytes(limit)
     used = psutil.Process().memory_info().rss
-    left = given - used
+    left = given - used - _LIBRARIES
     if left < _LEAST:
-        least = -(-(used + _LEAST) // (1 << 20))
+        least = -(-(used + _LIBRARIES + _LEAST) // (1 << 20))
         raise ConfigError(
             f"memory limit {given >> 20} MiB: the program itself takes {used >> 20} MiB; give at "
             f"least {least} MiB"

@@ -1,6 +1,8 @@
 """Tables through files, buckets and joins against the same graph cleaned in memory."""
 
 import logging
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -324,6 +326,37 @@ def test_failed_ingest_leaves_nothing_behind(tmp_path: Path) -> None:
         ingest(sample(tmp_path), str(tmp_path / "out"), engine=EngineConfig(temp_dir=str(temp)))
     assert not (tmp_path / "out").exists()
     assert list(temp.iterdir()) == []
+
+
+def test_no_room_for_ids_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"ids do not fit into 0 MiB and this disk.*raise memory_lim"):
+        run(tmp_path, sample(tmp_path), memory=1 << 18, dangling="drop")
+
+
+PEAK = """
+import re, sys
+from dnformer.data.ingest import EngineConfig, ingest
+from dnformer.data.tables import TableSource
+limit = EngineConfig(memory_limit=sys.argv[3], temp_dir=sys.argv[2] + "/temp", threads=2)
+ingest(TableSource(edges=sys.argv[1]), sys.argv[2] + "/out", engine=limit)
+# ru_maxrss would begin with what the parent had
+print(int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1]) >> 10)
+"""
+
+
+def test_memory_limit_is_of_the_whole_process(tmp_path: Path) -> None:
+    rng, ids = np.random.default_rng(0), pa.array([f"node-{i:09d}" for i in range(400_000)])
+    columns = {
+        end: ids.take(pa.array(rng.integers(0, 400_000, 4_000_000))) for end in ("src", "dst")
+    }
+    edges = write(tmp_path / "edges.parquet", columns)
+    peaks = []
+    for at, limit in enumerate(("550MiB", "8GiB")):
+        command = [sys.executable, "-c", PEAK, edges, str(tmp_path / str(at)), limit]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        peaks.append(int(done.stdout))
+    assert peaks[0] <= 550
+    assert peaks[1] > peaks[0]  # or the limit had nothing to limit
 
 
 def test_stages_are_told_with_rows_and_time_left(tmp_path: Path) -> None:
