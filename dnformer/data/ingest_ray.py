@@ -18,7 +18,7 @@ from dnformer.data.cache import CacheWriter, make_manifest
 from dnformer.data.clean import NUM_EXAMPLES, Policies, check_policies, counts_of, least
 from dnformer.data.ingest_edges import Written
 from dnformer.data.ingest_nodes import WrittenNodes, schema_of
-from dnformer.data.ingest_progress import Progress
+from dnformer.data.ingest_progress import Progress, Stage
 from dnformer.data.ingest_ray_look import Looked, Plan, Sizes, look_at_all
 from dnformer.data.ingest_scan import no_edges
 from dnformer.data.manifest import Manifest, PartFile
@@ -84,6 +84,14 @@ def _refuse_memory(*uris: str) -> None:
             )
 
 
+def _tables(found: Iterator[tuple[Any, int]], stage: Stage) -> list[Any]:
+    tables = []
+    for table, rows in found:
+        tables.append(table)
+        stage.add(rows=rows)
+    return tables
+
+
 @final
 class _Run:
     """One ingest after its tables were checked."""
@@ -133,9 +141,9 @@ class _Run:
         """The answers to each unit, None where ids are indices, and (first index, ids) by range."""
         units, firsts = self.looked.units, id_work.id_ranges(self.looked)
         offsets = [unit.offset for unit in self.looked.units_of(nodes=True)]
-        with self.progress.stage("sort ids", total=len(units)):
+        with self.progress.stage("sort ids") as stage:
             calls = ((self.shared, unit, firsts) for unit in units)
-            sent = [table for table, _ in tasks.each_table(id_work.send_ids, calls)]
+            sent = _tables(tasks.each_table(id_work.send_ids, calls), stage)
             sent = tasks.shuffle(sent, "range", range(len(firsts) + 1))
             to_sort = ((self.shared, offsets, table) for table in sent)
             ranges = list(tasks.each_table(id_work.sort_range, to_sort))
@@ -149,12 +157,12 @@ class _Run:
         # where endpoints make nodes, an index alone does not tell whether the node table has it
         if self.is_range and (self.plan.nodes is None or not self.plan.all_there):
             return [None] * len(units), id_tables
-        with self.progress.stage("map ids", total=len(units)):
+        with self.progress.stage("map ids") as stage:
             asked = (
                 (self.shared, self.num_node_units, first, one, nodes)
                 for one, (first, nodes) in zip(sent, id_tables, strict=True)
             )
-            answers = [table for table, _ in tasks.each_table(id_work.answer, asked)]
+            answers = _tables(tasks.each_table(id_work.answer, asked), stage)
             return tasks.shuffle(answers, "unit", range(len(units))), id_tables
 
     def _refuse_nodes(self, facts: list[id_work.RangeFacts]) -> None:
@@ -216,9 +224,9 @@ class _Run:
         shared = tasks.share(stage)
         ranges: list[Any] = []
         if node_work.has_columns(stage):
-            with self.progress.stage("map nodes", total=self.looked.node_rows):
+            with self.progress.stage("map nodes", total=self.looked.node_rows) as said:
                 calls = ((self.shared, shared, unit, answers[unit.number]) for unit in units)
-                tables = [table for table, _ in tasks.each_table(node_work.map_nodes, calls)]
+                tables = _tables(tasks.each_table(node_work.map_nodes, calls), said)
                 ranges = tasks.shuffle(tables, "key", cuts.firsts())
         step = cuts.per_part
         parts = range(-(-len(cuts.firsts()) // step))

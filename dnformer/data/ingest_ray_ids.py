@@ -45,8 +45,8 @@ def _distinct_ends(plan: Plan, unit: Unit) -> Any:
     return encoded_ends(src, dst).dictionary
 
 
-def send_ids(plan: Plan, unit: Unit, firsts: list[Any]) -> tuple[Any, None]:
-    """A unit's ids by range: columns range, unit, at (position there), id."""
+def send_ids(plan: Plan, unit: Unit, firsts: list[Any]) -> tuple[Any, int]:
+    """A unit's ids by range, columns range, unit, at (position there), id; and how many."""
     if unit.of_nodes:
         ids = plan.id_reader()
         columns = [ids.read(batch, plan.source.id) for batch in node_batches(plan, unit, None)]
@@ -63,7 +63,7 @@ def send_ids(plan: Plan, unit: Unit, firsts: list[Any]) -> tuple[Any, None]:
         "at": pc.cast(at, pa.int64()),
         "id": sent,
     }
-    return pa.table(table), None
+    return pa.table(table), len(sent)
 
 
 def _left_of(ids: Any, first: Any) -> int:
@@ -136,8 +136,8 @@ def lacking_ids(sent: Any, nodes: Any, unit: int) -> Any:
     return ids.filter(pc.invert(pc.is_in(ids, nodes["id"])))
 
 
-def answer(plan: Plan, num_node_units: int, first: int, sent: Any, nodes: Any) -> tuple[Any, None]:
-    """The indices of what was sent to a range: columns unit, at, index, known.
+def answer(plan: Plan, num_node_units: int, first: int, sent: Any, nodes: Any) -> tuple[Any, int]:
+    """The indices of what was sent to a range, columns unit, at, index, known; and how many.
 
     Args:
         plan: of the ingest.
@@ -152,7 +152,7 @@ def answer(plan: Plan, num_node_units: int, first: int, sent: Any, nodes: Any) -
     if not sent.num_rows:
         none = pa.array([], pa.int64())
         columns = {"unit": none, "at": none, "index": none, "known": pa.array([], pa.bool_())}
-        return pa.table(columns), None
+        return pa.table(columns), 0
     ids = sent["id"].combine_chunks()
     rank = pc.index_in(ids, nodes["id"].combine_chunks())
     index = pc.fill_null(pc.add(pc.cast(rank, pa.int64()), first), -1)
@@ -160,7 +160,7 @@ def answer(plan: Plan, num_node_units: int, first: int, sent: Any, nodes: Any) -
     if plan.all_there and plan.nodes is not None:
         known = pc.is_in(ids, ids.filter(pc.less(sent["unit"], num_node_units).combine_chunks()))
     columns = {"unit": sent["unit"], "at": sent["at"], "index": index, "known": known}
-    return pa.table(columns), None
+    return pa.table(columns), sent.num_rows
 
 
 def placed(answers: Any) -> tuple[Int64Array, Any]:

@@ -30,8 +30,8 @@ def has_columns(stage: NodeStage | None) -> bool:
     return stage is not None and len(record_type(stage).names or ()) > 1
 
 
-def map_nodes(plan: Plan, stage: NodeStage, unit: Unit, answers: Any = None) -> tuple[Any, None]:
-    """The rows of a unit by index: columns key and record.
+def map_nodes(plan: Plan, stage: NodeStage, unit: Unit, answers: Any = None) -> tuple[Any, int]:
+    """The rows of a unit by index, columns key and record; and how many.
 
     Args:
         plan: of the ingest.
@@ -55,7 +55,8 @@ def map_nodes(plan: Plan, stage: NodeStage, unit: Unit, answers: Any = None) -> 
         columns = pa.RecordBatch.from_pydict(reader.read(batch))
         pieces.append(as_records(stage, columns, found, dtype))
     records = np.concatenate(pieces)
-    return pa.table({"key": records["index"].copy(), "record": as_binary(records)}), None
+    table = pa.table({"key": records["index"].copy(), "record": as_binary(records)})
+    return table, table.num_rows
 
 
 class NodeCuts(NamedTuple):
