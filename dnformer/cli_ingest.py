@@ -201,10 +201,17 @@ def _facts(manifest: "Manifest") -> dict[str, Any]:
     return {key: getattr(manifest, key) for key in keys}
 
 
+def _features(manifest: "Manifest") -> str:
+    if not manifest.num_features:
+        return "no features"
+    dtype = "" if manifest.feature_dtype == "float32" else f"{manifest.feature_dtype} "
+    return f"{manifest.num_features:,} {manifest.features} {dtype}features"
+
+
 def _print(manifest: "Manifest") -> None:
     print(
         f"  {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges, "
-        f"{manifest.num_features:,} {manifest.features} features, {manifest.num_classes} classes"
+        f"{_features(manifest)}, {manifest.num_classes} classes"
     )
     print("  " + ", ".join(f"{k} {v}" for k, v in manifest.policies.items()))
     print("  " + ", ".join(f"{k.replace('_', ' ')} {v:,}" for k, v in manifest.counts.items()))

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dnformer.data.clean import Policies
+from dnformer.data.clean import Policies, check_policies
 from dnformer.data.features import TEXT
 from dnformer.data.ingest_ids import IdBits
 from dnformer.data.ingest_nodes import NodeStage, stage_nodes
@@ -16,6 +16,7 @@ from dnformer.data.ingest_scan import (
     IdColumn,
     IdReader,
     TextIds,
+    no_edges,
     stage_edges,
     stream_batches,
 )
@@ -82,6 +83,7 @@ def _stage(
 ) -> Staged:
     edge_table, node_table = tables
     roles = edge_roles(source, edge_table)
+    check_policies(policies, num_nodes=0, edges=no_edges(roles))
     columns = [IdColumn(edge_table, roles.src), IdColumn(edge_table, roles.dst)]
     nodes = None
     if node_table is not None:
