@@ -116,7 +116,7 @@ def ingest(  # noqa: PLR0913 - one parameter an option
             values = configs.put(values, path, value)
     parsed = configs.parse(IngestConfig, configs.override(values, settings or []), name="ingest")
     start = time.perf_counter()
-    by_ray = parsed.engine is not None and parsed.engine.name == "ray"
+    by_ray = parsed.table is not None and parsed.engine is not None and parsed.engine.name == "ray"
     with (
         _ray_session() if by_ray else nullcontext(),
         _progress(f"ingesting into {parsed.out}") as show,

@@ -37,6 +37,8 @@ _SETTINGS = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    # a task that does not fit into memory is started anew for ever by default
+    "RAY_task_oom_retries": "2",
     "GOMP_SPINCOUNT": "1000",
 }
 # a report is a barrier that waits for the controller's next poll

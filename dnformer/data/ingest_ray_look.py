@@ -329,7 +329,8 @@ def _together(plan: Plan, units: list[Unit], looks: list[Look]) -> Looked:
             raise table.empty()
     where = {of: Rows(list(found), list(found.values())) for of, found in starts.items()}
     samples = [one.sample for one in looks if one.sample is not None]
-    sample = pa.concat_arrays(samples)
+    # a hub is in many samples, and is sent by each unit once
+    sample = pc.unique(pa.concat_arrays(samples))
     return Looked(
         plan=plan,
         units=placed,
