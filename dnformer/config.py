@@ -296,7 +296,10 @@ class CacheConfig(Section):
         json_schema_extra=RUNTIME,
     )
     readers: int = Field(
-        16, ge=1, description="direct reads in flight at most", json_schema_extra=RUNTIME
+        16,
+        ge=1,
+        description="direct reads in flight at most, for each of loader.threads",
+        json_schema_extra=RUNTIME,
     )
 
 

@@ -65,7 +65,7 @@ class DenseSource:
         x: the store's features `[N, F]`.
         scale: of int8 features, float32 `[F]`.
         reads: "mmap", "direct", or "auto": direct where `x` does not fit in this process's memory.
-        readers: direct reads in flight at most.
+        readers: direct reads in flight at most, for each thread that gathers.
 
     Raises:
         DataError: the features' file is too short, or cannot be opened.
@@ -148,14 +148,10 @@ class DenseSource:
         self, file: RowFile, rows: Rows, slots: Array, ids: Array, out: Out
     ) -> Access:
         missed = np.flatnonzero(slots < 0)
-        reading = file.read(rows, ids[missed], missed, self._scale, out)
-        try:
-            # while the disk is at work
-            if self._hot is not None:
-                kernels.gather_hits(rows, self._hot.table, slots, self._scale, out)
-        finally:
-            file.finish(reading)
-        return Access(len(ids), len(ids) - len(missed), reading.num_bytes)
+        if self._hot is not None:
+            kernels.gather_hits(rows, self._hot.table, slots, self._scale, out)
+        num_bytes = file.read(rows, ids[missed], missed, self._scale, out)
+        return Access(len(ids), len(ids) - len(missed), num_bytes)
 
 
 class Cached(NamedTuple):

@@ -3,6 +3,9 @@ import itertools
 import logging
 import os
 import re
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,9 @@ from hypothesis import strategies as st
 
 from dnformer.errors import DataError
 from dnformer.loader import row_kernels as kernels
-from dnformer.loader.direct_read import RowFile, plan
+from dnformer.loader.async_read import Ring
+from dnformer.loader.direct_read import RowFile
+from dnformer.loader.read_plan import plan
 
 HEADER = 128
 
@@ -24,9 +29,15 @@ def written(folder: Path, x: np.ndarray) -> Path:
     return path
 
 
-def opened(path: Path, x: np.ndarray, **settings: Any) -> RowFile:
+def opened(path: Path, x: np.ndarray, how: str = "ring") -> RowFile:
+    """Reads by "ring" (where the system has it), by "threads", or through the page cache."""
     row_bytes = x.shape[1] * x.itemsize
-    return RowFile(path, HEADER, len(x), row_bytes, **{"readers": 3} | settings)
+    file = RowFile(path, HEADER, len(x), row_bytes, readers=3, direct=how != "buffered")
+    file.uses_threads |= how == "threads"
+    return file
+
+
+HOW = pytest.mark.parametrize("how", ["ring", "threads", "buffered"])
 
 
 def read(file: RowFile, x: np.ndarray, ids: list[int], dtype: Any) -> np.ndarray:
@@ -34,7 +45,7 @@ def read(file: RowFile, x: np.ndarray, ids: list[int], dtype: Any) -> np.ndarray
     rows = kernels.Rows(kind, x.shape[1] * x.itemsize, x.shape[1])
     to, scale = np.zeros((len(ids), x.shape[1]), dtype), np.full(x.shape[1], 0.5, np.float32)
     wanted = np.array(ids, dtype=np.int64)
-    file.finish(file.read(rows, wanted, np.arange(len(ids)), scale, kernels.out(to, kind)))
+    file.read(rows, wanted, np.arange(len(ids)), scale, kernels.out(to, kind))
     return to
 
 
@@ -92,18 +103,53 @@ def test_plan_a_row_longer_than_the_limit_is_a_request() -> None:
     assert plain([0, 100], row_bytes=100, gap=0) == [(0, 100, 1), (100, 100, 1)]
 
 
-@pytest.mark.parametrize("direct", [True, False], ids=["direct", "buffered"])
+@HOW
 @pytest.mark.parametrize("width", [1, 7, 1000, 70_000], ids=["1", "7", "1000", "70000"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8])
-def test_read_gives_the_rows(tmp_path: Path, dtype: Any, width: int, direct: bool) -> None:
+def test_read_gives_the_rows(tmp_path: Path, dtype: Any, width: int, how: str) -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(-100, 100, (40, width)).astype(dtype)
-    file = opened(written(tmp_path, x), x, direct=direct)
+    file = opened(written(tmp_path, x), x, how)
     for ids in ([], [39], [5, 0, 39, 5, 17], list(range(40))):
         stored = read(file, x, ids, dtype)
         assert np.array_equal(stored, x[ids])
         factor = np.float32(0.5 if dtype is np.int8 else 1)
         assert np.array_equal(read(file, x, ids, np.float32), x[ids].astype(np.float32) * factor)
+
+
+@HOW
+def test_read_many_requests_from_many_threads(tmp_path: Path, how: str) -> None:
+    # rows so far apart that each is a request, many more than are in flight at once
+    x = np.random.default_rng(0).normal(size=(600, 5000)).astype(np.float32)
+    file = opened(written(tmp_path, x), x, how)
+
+    def work(seed: int) -> bool:
+        ids = np.random.default_rng(seed).permutation(len(x))[:150].tolist()
+        return np.array_equal(read(file, x, ids, np.float32), x[ids])
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(work, range(8)))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="has no asynchronous reads")
+def test_read_on_linux_takes_no_threads(tmp_path: Path) -> None:
+    x = np.ones((10, 3), np.float32)
+    file = opened(written(tmp_path, x), x)
+    if not file.direct:
+        pytest.skip("the file system has no direct reads")
+    read(file, x, [1, 5], np.float32)
+    assert not file.uses_threads
+    assert [t for t in threading.enumerate() if t.name.startswith("dnformer-reader")] == []
+
+
+def test_ring_that_the_system_refuses_leaves_threads(tmp_path: Path) -> None:
+    x = np.ones((10, 3), np.float32)
+    file = opened(written(tmp_path, x), x)
+    file._readers = 2**30  # more than any system gives; the memory is never asked for
+    with pytest.raises(OSError, match="no asynchronous reads"):
+        Ring(2**30, 0)
+    assert np.array_equal(read(file, x, [3], np.float32), x[[3]])
+    assert file.uses_threads
 
 
 def test_init_missing_file_is_named(tmp_path: Path) -> None:
@@ -119,12 +165,12 @@ def test_init_truncated_file_is_named(tmp_path: Path) -> None:
         opened(path, x)
 
 
-@pytest.mark.parametrize("direct", [True, False], ids=["direct", "buffered"])
+@HOW
 @pytest.mark.parametrize("size", [0, HEADER, 3000, 5000, 8191])
-def test_read_file_truncated_later_is_named(tmp_path: Path, size: int, direct: bool) -> None:
+def test_read_file_truncated_later_is_named(tmp_path: Path, size: int, how: str) -> None:
     x = np.ones((1000, 3), np.float32)
     path = written(tmp_path, x)
-    file = opened(path, x, direct=direct)
+    file = opened(path, x, how)
     os.truncate(path, size)
     with pytest.raises(DataError, match=rf"{re.escape(str(path))}: {size} bytes, a row ends"):
         read(file, x, [2, 999], np.float32)
@@ -132,9 +178,10 @@ def test_read_file_truncated_later_is_named(tmp_path: Path, size: int, direct: b
         assert (read(file, x, [2], np.float32) == 1).all()
 
 
-def test_read_error_names_file_and_reason(tmp_path: Path) -> None:
+@HOW
+def test_read_error_names_file_and_reason(tmp_path: Path, how: str) -> None:
     x = np.ones((1000, 3), np.float32)
-    file = opened(written(tmp_path, x), x)
+    file = opened(written(tmp_path, x), x, how)
     other = os.open(tmp_path, os.O_RDONLY)
     os.dup2(other, file._fd)  # a folder can't be read: every request fails
     os.close(other)
