@@ -1,7 +1,7 @@
 """Many direct reads in flight from one thread, by the kernel's asynchronous I/O (Linux).
 
-A thread for each read would come and go through Python, and wait for its lock when the training
-needs it: under load that cost more than the reads (bench/LOG.md).
+A thread for each read takes about 1.7 times the CPU time (bench/LOG.md), and comes and goes through
+Python, whose lock the training needs.
 """
 
 import platform
