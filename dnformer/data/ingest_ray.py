@@ -184,9 +184,7 @@ class _Run:
             return
         first = min(lacking)
         calls = ((*tables, first) for tables in ranges)
-        missing = [
-            one for part in tasks.each(id_work.lacking_ids, calls) for one in part.to_pylist()
-        ]
+        missing = list(tasks.each(id_work.lacking_ids, calls))
         call = (self.shared, self.looked.units[first], missing)
         ((row, name, value),) = tasks.each(examples.first_dangling, [call])
         assert self.plan.nodes is not None

@@ -65,12 +65,12 @@ def rows_of(
 
 
 def first_dangling(plan: Plan, unit: Unit, lacking: list[Any]) -> tuple[int, str, Any]:
-    """(row, column, id) of the first edge of a unit with an end in `lacking`; src is named first.
+    """(row, column, id) of the first edge of a unit with an end in `lacking`, some arrays.
 
-    The engine `local` names the destination where the source is a node.
+    As by the engine `local`, the destination is named where the source is a node.
     """
     ids = plan.id_reader()
-    none = pa.array(lacking, ids.type)
+    none = pa.concat_arrays(lacking)
     roles = plan.edge_roles
     for batch in edge_batches(plan, unit, ends=True):
         src, dst = (ids.read(batch, name) for name in (roles.src, roles.dst))

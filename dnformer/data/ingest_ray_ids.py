@@ -131,9 +131,9 @@ def _repeat(of_nodes: Any, offsets: list[int]) -> tuple[int, int, Any] | None:
 def lacking_ids(sent: Any, nodes: Any, unit: int) -> Any:
     """The ids that a unit of edges sent to a range and that are no node."""
     if not sent.num_rows:
-        return nodes["id"].slice(0, 0)
+        return nodes["id"].combine_chunks().slice(0, 0)
     ids = sent.filter(pc.equal(sent["unit"], unit))["id"]
-    return ids.filter(pc.invert(pc.is_in(ids, nodes["id"])))
+    return ids.filter(pc.invert(pc.is_in(ids, nodes["id"]))).combine_chunks()
 
 
 def answer(plan: Plan, num_node_units: int, first: int, sent: Any, nodes: Any) -> tuple[Any, int]:
