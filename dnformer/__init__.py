@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dnformer.data.graph import open_graph
-    from dnformer.data.ingest import ingest
+    from dnformer.data.ingest.run import ingest
     from dnformer.loader import NeighborLoader, NeighborSampler
     from dnformer.nn import DNFormer
 
@@ -21,7 +21,7 @@ _HOMES = {
     "DNFormer": "dnformer.nn",
     "NeighborLoader": "dnformer.loader",
     "NeighborSampler": "dnformer.loader",
-    "ingest": "dnformer.data.ingest",
+    "ingest": "dnformer.data.ingest.run",
     "open_graph": "dnformer.data.graph",
 }
 

@@ -16,7 +16,7 @@ from dnformer.cli_common import Json, Settings, read_text, say, split_value, wai
 from dnformer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dnformer.data.ingest_progress import Stage
+    from dnformer.data.ingest.progress import Stage
     from dnformer.data.manifest import Manifest
 
 # in a log; a terminal is drawn anew as often as rich does it
@@ -106,9 +106,9 @@ def ingest(  # noqa: PLR0913 - one parameter an option
     """Make a dataset of a graph: PyG's raw files, edge and node tables, or a generated one."""
     options = dict(locals())
     with waiting("loading"):
-        from dnformer.data.ingest import IngestConfig
-        from dnformer.data.ingest import ingest as run_ingest
-        from dnformer.data.ingest_progress import Progress as Stages
+        from dnformer.data.ingest.progress import Progress as Stages
+        from dnformer.data.ingest.run import IngestConfig
+        from dnformer.data.ingest.run import ingest as run_ingest
 
     values = configs.read_yaml(read_text(config), name=config) if config else {}
     for path, value in _paths(options):

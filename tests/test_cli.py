@@ -14,9 +14,9 @@ import yaml
 
 from dnformer.cli import main
 from dnformer.data.cache import write_cache
-from dnformer.data.ingest import ingest
+from dnformer.data.ingest.run import ingest
+from dnformer.data.ingest.tables import TableSource
 from dnformer.data.table import Target, TargetColumn
-from dnformer.data.tables import TableSource
 
 
 class Result(NamedTuple):

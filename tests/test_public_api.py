@@ -42,7 +42,7 @@ def test_every_error_has_one_base_and_an_exit_code():
 
 
 @pytest.mark.parametrize(
-    "module", ["dnformer.cli", "dnformer.data.ingest", "dnformer.data.graph", "dnformer.config"]
+    "module", ["dnformer.cli", "dnformer.data.ingest.run", "dnformer.data.graph", "dnformer.config"]
 )
 def test_module_does_not_wait_for_torch(module):
     code = f"import sys, {module}; print('torch' in sys.modules, 'ray' in sys.modules)"

@@ -133,9 +133,9 @@ def make_values(data_uri: str, storage: Path, store: Path, **train: object) -> d
 @pytest.fixture(scope="module")
 def data_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Cora where it is there, else a graph of its size."""
-    from dnformer.data.ingest import ingest
-    from dnformer.data.raw import RawSource
-    from dnformer.data.synthetic import SyntheticSource
+    from dnformer.data.ingest.run import ingest
+    from dnformer.data.sources.raw import RawSource
+    from dnformer.data.sources.synthetic import SyntheticSource
 
     uri = str(tmp_path_factory.mktemp("data") / "graph")
     if CORA.is_dir():

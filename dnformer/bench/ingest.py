@@ -23,9 +23,9 @@ from rich.table import Table
 
 from dnformer.bench.ingest_contenders import CONTENDERS, Result, Task
 from dnformer.bench.report import Target
-from dnformer.data.synthetic import SyntheticSource, open_synthetic
-from dnformer.data.synthetic_tables import write_tables
-from dnformer.data.workspace import num_threads, parse_bytes
+from dnformer.data.ingest.workspace import num_threads, parse_bytes
+from dnformer.data.sources.synthetic import SyntheticSource, open_synthetic
+from dnformer.data.sources.synthetic_tables import write_tables
 from dnformer.errors import BackendError, ConfigError
 
 Ids = Literal["int", "string"]

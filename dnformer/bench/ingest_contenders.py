@@ -20,10 +20,10 @@ import pyarrow.parquet as pq
 from dnformer.bench.resident import countable, status_bytes
 
 # what a call would import: its time is not an ingest's
-from dnformer.data import ingest_local  # noqa: F401
-from dnformer.data.ingest import EngineConfig, ingest
-from dnformer.data.ingest_progress import Progress
-from dnformer.data.tables import TableSource
+from dnformer.data.ingest import local  # noqa: F401
+from dnformer.data.ingest.progress import Progress
+from dnformer.data.ingest.run import EngineConfig, ingest
+from dnformer.data.ingest.tables import TableSource
 
 
 class Task(NamedTuple):

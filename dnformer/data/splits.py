@@ -13,7 +13,7 @@ import numpy.typing as npt
 from dnformer import storage
 from dnformer.config import SplitConfig
 from dnformer.data.counter_rng import key_of, permutation
-from dnformer.data.npz import load_npz
+from dnformer.data.sources.npz import load_npz
 from dnformer.data.table import SPLITS
 from dnformer.errors import DataError
 

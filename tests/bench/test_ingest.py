@@ -10,7 +10,7 @@ from dnformer.bench import ingest
 from dnformer.bench.ingest import Findings, Row, Settings, Target
 from dnformer.bench.ingest_contenders import CONTENDERS, Result, Task
 from dnformer.bench.resident import countable
-from dnformer.data.ingest_progress import Progress
+from dnformer.data.ingest.progress import Progress
 from dnformer.errors import BackendError, ConfigError
 
 # one edge twice, one self-loop

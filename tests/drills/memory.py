@@ -102,8 +102,8 @@ def make_dataset(folder: Path) -> Any:
 
     from dnformer.config import SplitConfig
     from dnformer.data.graph import open_graph
-    from dnformer.data.ingest import ingest
-    from dnformer.data.synthetic import SyntheticSource
+    from dnformer.data.ingest.run import ingest
+    from dnformer.data.sources.synthetic import SyntheticSource
 
     data, split = folder / "data", folder / "split.npz"
     if not (data / "manifest.json").exists():

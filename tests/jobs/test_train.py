@@ -7,8 +7,8 @@ from pathlib import Path
 
 import yaml
 
-from dnformer.data.ingest import ingest
-from dnformer.data.synthetic import SyntheticSource
+from dnformer.data.ingest.run import ingest
+from dnformer.data.sources.synthetic import SyntheticSource
 
 SCRIPT = Path(__file__).parents[2] / "jobs" / "train.py"
 

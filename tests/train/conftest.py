@@ -8,8 +8,8 @@ import pytest
 
 from dnformer.config import RunConfig, parse
 from dnformer.data.cache import write_cache
-from dnformer.data.ingest import ingest
-from dnformer.data.synthetic import SyntheticSource
+from dnformer.data.ingest.run import ingest
+from dnformer.data.sources.synthetic import SyntheticSource
 from dnformer.data.table import EdgeColumns, GraphTable, NodeColumns, Target, TargetColumn
 
 

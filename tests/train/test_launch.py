@@ -15,9 +15,9 @@ import yaml
 
 from dnformer import storage
 from dnformer.config import RunConfig, SplitConfig, parse
-from dnformer.data.ingest import ingest
-from dnformer.data.raw import RawSource
-from dnformer.data.synthetic import SyntheticSource
+from dnformer.data.ingest.run import ingest
+from dnformer.data.sources.raw import RawSource
+from dnformer.data.sources.synthetic import SyntheticSource
 from dnformer.errors import CheckpointError, ConfigError, DataError
 from dnformer.train.launch import Progress, evaluate, repeat, repeated, train
 from dnformer.train.sinks import read_metrics
