@@ -54,7 +54,7 @@ def test_python_snippet_runs_on_that_dataset(folder, monkeypatch):
 
 def test_make_targets_exist():
     targets = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"(?:^|`)make (\w+)", README, flags=re.MULTILINE):
+    for target in re.findall(r"(?:^|`)make ([\w-]+)", README, flags=re.MULTILINE):
         assert re.search(rf"^{target}:", targets, flags=re.MULTILINE), target
 
 

@@ -21,8 +21,8 @@ from dnformer.loader import row_kernels as kernels
 from dnformer.loader.buffers import BufferPool
 from dnformer.loader.direct_read import RowFile
 from dnformer.loader.hot_cache import SlotIndex, Visits, expected_visits, hottest
-from dnformer.loader.memory import memory_limit
 from dnformer.loader.row_kernels import Out, Rows, Table
+from dnformer.memory import memory_limit
 
 Array = npt.NDArray[Any]
 

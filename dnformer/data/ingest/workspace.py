@@ -14,11 +14,10 @@ import psutil
 from filelock import FileLock, Timeout
 
 from dnformer.errors import ConfigError
+from dnformer.memory import memory_limit
 
 _PREFIX = "dnformer-ingest-"
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-# cgroup v2 and v1; a file is missing, or says "max", where nothing is limited
-_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _DEFAULT_SHARE = 0.5
 # below, the libraries' own buffers would be more than the data's
 _LEAST = 64 << 20
@@ -52,26 +51,13 @@ def parse_bytes(text: str | int) -> int:
     return int(float(found[1]) * _UNITS[found[2]])
 
 
-def machine_memory() -> int:
-    """Bytes of memory that this process could have: the machine's, or its cgroup's limit."""
-    limits = [psutil.virtual_memory().total]
-    for file in _CGROUP_LIMITS:
-        try:
-            text = Path(file).read_text(encoding="ascii").strip()
-        except OSError:
-            continue
-        if text.isdigit():
-            limits.append(int(text))
-    return min(limits)
-
-
 def memory_budget(limit: str | int | None) -> int:
-    """Bytes that data may take, of a `limit` for the whole process; None: half of the machine's.
+    """Bytes that data may take, of a `limit` for the whole process; None: half of what it may have.
 
     Raises:
         ConfigError: the process takes too much of it already.
     """
-    given = int(machine_memory() * _DEFAULT_SHARE) if limit is None else parse_bytes(limit)
+    given = int(memory_limit() * _DEFAULT_SHARE) if limit is None else parse_bytes(limit)
     used = psutil.Process().memory_info().rss
     left = given - used - _LIBRARIES
     if left < _LEAST:

@@ -3,7 +3,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dnformer.loader.memory import memory_limit
+from dnformer.memory import memory_limit
 
 TOTAL = psutil.virtual_memory().total
 V1, V2 = "4:memory:/jobs/one\n0::/\n", "0::/jobs/one\n"
