@@ -8,10 +8,8 @@ N source nodes, M destination nodes, E edges, H heads, D head width, C = H·D, R
 hidden layer, here R = D.
 """
 
-import importlib.util
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -19,8 +17,8 @@ from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GATv2Conv, TransformerConv
 
 from dnformer.bench import floor
+from dnformer.bench.asked import draft
 from dnformer.bench.graphs import Csc
-from dnformer.errors import ConfigError
 from dnformer.nn import DiffAttention
 from dnformer.ops import QK, Lambda, Topology, diff_attention, reference, transpose
 
@@ -286,16 +284,7 @@ def yardstick(path: str) -> Contender:
     Raises:
         ConfigError: there is no such file, or it has other functions.
     """
-    if not Path(path).is_file():
-        raise ConfigError(f"--yardstick {path}: there is no such file")
-    spec = importlib.util.spec_from_file_location("dnformer_yardstick", path)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"--yardstick {path}: is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    for name in ("build_index", "diff_attention"):
-        if name not in vars(module):
-            raise ConfigError(f"--yardstick {path}: has no function {name}")
+    module = draft(path, ("build_index", "diff_attention"))
     return Contender("yardstick", "op", operands, partial(_yardstick, module))
 
 

@@ -19,10 +19,9 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow.parquet as pq
 from rich.console import Console
-from rich.table import Table
 
 from dnformer.bench.ingest_contenders import CONTENDERS, Result, Task
-from dnformer.bench.report import Target
+from dnformer.bench.report import Target, print_case
 from dnformer.data.ingest.workspace import num_threads, parse_bytes
 from dnformer.data.sources.synthetic import SyntheticSource, open_synthetic
 from dnformer.data.sources.synthetic_tables import write_tables
@@ -340,27 +339,9 @@ def show(findings: Findings, console: Console) -> None:
         f"{first.case} ids: {first.num_rows:,} edges in {first.input_bytes / 1e6:,.1f} MB of "
         "Parquet; distinct, sorted, written"
     )
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    table.add_column("impl", no_wrap=True)
-    for name in (
-        "s",
-        "min",
-        "max",
-        "CPU s",
-        "/ DuckDB",
-        "M rows/s",
-        "M edges/s",
-        "MB/s",
-        "peak MiB",
-    ):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("s by stage, notes", overflow="fold")
-    for row in findings.rows:
-        table.add_row(*_cells(row))
-    console.print(table)
-    for target in findings.targets:
-        console.print(target.line(), highlight=False, markup=False)
-    console.print()
+    figures = ("s", "min", "max", "CPU s", "/ DuckDB", "M rows/s", "M edges/s", "MB/s", "peak MiB")
+    columns = ("impl", *figures, "s by stage, notes")
+    print_case(console, title, columns, map(_cells, findings.rows), findings.targets)
 
 
 def _cells(row: Row) -> list[str]:

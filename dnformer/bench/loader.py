@@ -1,7 +1,5 @@
 """`dnformer bench loader`: samplers and loaders in one process, in seeds and edges a second."""
 
-import difflib
-import importlib.util
 import os
 import platform
 import tempfile
@@ -18,17 +16,16 @@ import psutil
 import torch
 import torch_geometric.typing as pyg_typing
 from rich.console import Console
-from rich.table import Table
 from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader as PygLoader
 
 from dnformer.bench import graphs
-from dnformer.bench.report import Target
+from dnformer.bench.asked import check_cases, draft
+from dnformer.bench.report import Target, print_case
 from dnformer.bench.timing import Times, race
 from dnformer.data.counter_rng import key_of
 from dnformer.data.graph import Graph, open_graph
 from dnformer.data.store import Store
-from dnformer.errors import ConfigError
 from dnformer.loader import NeighborLoader, NeighborSampler, pyg_lib
 
 Array = npt.NDArray[Any]
@@ -104,6 +101,10 @@ class Findings(NamedTuple):
     targets: list[Target]
 
 
+# what a draft of a sampler has
+_DRAFTED = ("graph", "sample")
+
+
 class Structure(NamedTuple):
     """A graph's structure in memory, which is all that a sampler reads."""
 
@@ -130,14 +131,10 @@ def run(
         ConfigError: a case is unknown, or the yardstick is not there.
         DataError: the graph is not there.
     """
-    for name in names:
-        if name not in CASES:
-            near = difflib.get_close_matches(name, CASES, n=1, cutoff=0.3)
-            advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(CASES)}"
-            raise ConfigError(f"no case {name!r}; {advice}")
+    check_cases(names, CASES)
     names = names or list(CASES)
     if settings.yardstick is not None:
-        yardstick(settings.yardstick)
+        draft(settings.yardstick, _DRAFTED)
     if settings.graph is not None:
         open_graph(settings.graph)
     for option, value, reader in (
@@ -155,31 +152,12 @@ def run(
     return findings()
 
 
-def yardstick(path: str) -> Any:
-    """The draft in a file with `graph(nodes, edges)` and `sample(indptr, indices, seeds, ..)`.
-
-    Raises:
-        ConfigError: there is no such file, or it has other functions.
-    """
-    if not Path(path).is_file():
-        raise ConfigError(f"--yardstick {path}: there is no such file")
-    spec = importlib.util.spec_from_file_location("dnformer_sampler_yardstick", path)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"--yardstick {path}: is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    for name in ("graph", "sample"):
-        if name not in vars(module):
-            raise ConfigError(f"--yardstick {path}: has no function {name}")
-    return module
-
-
 def sampler_case(case: str, settings: Settings) -> Findings:
     """Uniform draws alone, on one thread and on two, beside a draft and pyg-lib."""
     sizes = settings.sized(1e6), settings.sized(1e7)
-    draft = yardstick(settings.yardstick) if settings.yardstick else None
-    if draft:
-        name, (colptr, row) = "yardstick's", draft.graph(*sizes)
+    drafted = draft(settings.yardstick, _DRAFTED) if settings.yardstick else None
+    if drafted:
+        name, (colptr, row) = "yardstick's", drafted.graph(*sizes)
     else:
         name, colptr, row, _ = graphs.power_law(*sizes)
         row = row.astype(np.int32)
@@ -188,8 +166,8 @@ def sampler_case(case: str, settings: Settings) -> Findings:
     ours = NeighborSampler(structure, FAN_OUT)
     with ThreadPoolExecutor(2) as pool:
         entries = [_entry("dnformer", ours, batches), _entry("dnformer", ours, batches, pool)]
-        if draft:
-            entries.append(_draft_entry(draft, colptr, row, batches))
+        if drafted:
+            entries.append(_draft_entry(drafted, colptr, row, batches))
         if pyg_lib.is_available():
             peer = pyg_lib.PygLibSampler(structure, FAN_OUT)
             entries.append(_entry("pyg-lib", peer, batches))
@@ -363,11 +341,11 @@ def _entry(
     return Entry(impl, 1 if pool is None else 2, step, counts)
 
 
-def _draft_entry(draft: Any, colptr: Array, row: Array, batches: list[Array]) -> Entry:
+def _draft_entry(drafted: Any, colptr: Array, row: Array, batches: list[Array]) -> Entry:
     fan_out = np.array(FAN_OUT)
 
     def sample(index: int) -> Any:
-        return draft.sample(colptr, row, batches[index], fan_out, index)
+        return drafted.sample(colptr, row, batches[index], fan_out, index)
 
     def step() -> None:
         for index in range(len(batches)):
@@ -444,17 +422,9 @@ def show(findings: Findings, console: Console) -> None:
     """Prints one case as a table, with its targets under it."""
     first = findings.rows[0]
     title = f"{first.case}: {first.graph}"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    table.add_column("impl", no_wrap=True)
-    for name in ("threads", "ms/batch", "min", "max", "seeds/s", "M edges/s", "nodes", "edges"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("ms of a batch by stage, notes", overflow="fold")
-    for row in findings.rows:
-        table.add_row(*_cells(row))
-    console.print(table)
-    for target in findings.targets:
-        console.print(target.line(), highlight=False, markup=False)
-    console.print()
+    figures = ("threads", "ms/batch", "min", "max", "seeds/s", "M edges/s", "nodes", "edges")
+    columns = ("impl", *figures, "ms of a batch by stage, notes")
+    print_case(console, title, columns, map(_cells, findings.rows), findings.targets)
 
 
 def _cells(row: Row) -> list[str]:

@@ -1,6 +1,5 @@
 """`dnformer bench ops`: the operator and its layer against reference, PyG, drafts and the floor."""
 
-import difflib
 import platform
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from dnformer.bench import contenders, graphs, startup
+from dnformer.bench.asked import check_cases
 from dnformer.bench.contenders import BOTH, FORWARD, Problem
 from dnformer.bench.measure import Entry, measure, pair
 from dnformer.bench.report import Findings, Row, Target
@@ -88,11 +88,7 @@ def run(
 
 
 def _check(settings: Settings, names: Sequence[str]) -> None:
-    for name in names:
-        if name not in CASES:
-            near = difflib.get_close_matches(name, CASES, n=1, cutoff=0.3)
-            advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(CASES)}"
-            raise ConfigError(f"no case {name!r}; {advice}")
+    check_cases(names, CASES)
     if settings.device not in ("cpu", "cuda"):
         raise ConfigError(f"--device {settings.device!r} is not one of cpu, cuda")
     if (settings.device == "cuda" or "gpu" in names) and not torch.cuda.is_available():

@@ -1,5 +1,6 @@
 """What a measurement found: rows, targets beside what was found, and how a person reads them."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -91,28 +92,44 @@ class Findings(NamedTuple):
     targets: list[Target]
 
 
-_COLUMNS = (
-    ("graph", "left"), ("scope", "left"), ("impl", "left"), ("pass", "left"), ("E", "right"),
-    ("H×D", "right"), ("ms", "right"), ("min", "right"), ("max", "right"), ("/ ours", "right"),
-    ("/ floor", "right"), ("extra MB", "right"), ("B/edge/head", "right"),
-)  # fmt: skip
+_TEXT = ("graph", "scope", "impl", "pass")
+_FIGURES = ("E", "H×D", "ms", "min", "max", "/ ours", "/ floor", "extra MB", "B/edge/head")
 
 
 def show(findings: Findings, console: Console) -> None:
     """Prints one case as a table, with its targets under it."""
     if not findings.rows:
         return
-    table = Table(title=findings.rows[0].case, title_justify="left", box=None, pad_edge=False)
-    for title, justify in _COLUMNS:
-        table.add_column(title, justify="right" if justify == "right" else "left", no_wrap=True)
-    notes = any(row.note or row.copy_share for row in findings.rows)
-    if notes:
-        table.add_column("note", overflow="fold")
-    for row in findings.rows:
-        cells = _cells(row)
-        table.add_row(*map(escape, cells if notes else cells[:-1]))
+    columns = (*_TEXT, *_FIGURES, "notes")
+    rows = map(_cells, findings.rows)
+    print_case(console, findings.rows[0].case, columns, rows, findings.targets, text=len(_TEXT))
+
+
+def print_case(
+    console: Console,
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    targets: Sequence[Target],
+    *,
+    text: int = 1,
+) -> None:
+    """Prints a table and its targets: `text` columns of words, columns of figures, notes.
+
+    Without any note the last column is left out.
+    """
+    listed = list(rows)
+    width = len(columns) if any(row[-1] for row in listed) else len(columns) - 1
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for place, name in enumerate(columns[:width]):
+        if place == len(columns) - 1:
+            table.add_column(name, overflow="fold")
+        else:
+            table.add_column(name, justify="left" if place < text else "right", no_wrap=True)
+    for row in listed:
+        table.add_row(*map(escape, row[:width]))
     console.print(table)
-    for target in findings.targets:
+    for target in targets:
         console.print(target.line(), highlight=False, markup=False)
     console.print()
 
