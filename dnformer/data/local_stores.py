@@ -78,7 +78,7 @@ def lease(store: Path) -> Lease | None:
             return None
     except FileNotFoundError:
         return None
-    with suppress(PermissionError):  # of a folder that others keep, its last use is theirs to note
+    with suppress(OSError):  # of a folder that others keep, its last use is theirs to note
         os.utime(file)
     return found
 

@@ -1,5 +1,6 @@
 """What each worker of a run does, in this process or under Ray: build, restore, train, evaluate."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +90,7 @@ def open_run_graph(config: RunConfig, fingerprint: str) -> Graph:
         cache_dir=Path(config.cache.dir) if config.cache.dir else None,
         max_bytes=config.cache.max_bytes,
         label=config.data.label,
+        say=lambda text: print(text, file=sys.stderr, flush=True),
     )
     if graph.fingerprint != fingerprint:
         raise CheckpointError(
