@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dnformer.data.ingest.scan import EdgeStage, stream_batches
+from dnformer.data.ingest.scan import EdgeStage, staged_batches
 from dnformer.data.table import Int64Array
 
 
@@ -70,7 +70,7 @@ def missing_end(edges: EdgeStage, row: int, nodes: Path, ends: tuple[str, str]) 
             break
         start += batch.num_rows
     src, dst = (batch.column(end)[row - start] for end in (0, 1))
-    known = any(pc.index(ids.column(0), src).as_py() >= 0 for ids in stream_batches(nodes))
+    known = any(pc.index(ids.column(0), src).as_py() >= 0 for ids in staged_batches(nodes))
     return (ends[1], dst.as_py()) if known else (ends[0], src.as_py())
 
 
@@ -91,9 +91,9 @@ def rechunked(batches: Iterable[Any], rows: int) -> Iterator[Any]:
 
 
 def ids_at(path: Path, indices: Iterable[int]) -> dict[int, Any]:
-    """{index: id} of a few indices, from all ids in order in an Arrow IPC stream."""
+    """{index: id} of a few indices, from all ids in order in a staged file."""
     wanted, start, found = sorted(set(indices)), 0, {}
-    for batch in stream_batches(path):
+    for batch in staged_batches(path):
         for index in wanted:
             if start <= index < start + batch.num_rows:
                 found[index] = batch.column(0)[index - start].as_py()

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dnformer.data import fingerprint as fp
-from dnformer.data.ingest.scan import EdgeStage, stream_batches
+from dnformer.data.ingest.scan import EdgeStage, staged_batches
 from dnformer.data.manifest import PartFile
 from dnformer.data.parts import id_part, write_part
 from dnformer.data.table import Int64Array
@@ -167,14 +167,14 @@ class RankedIds(IdMap):
     def node_indices(self) -> Iterator[Int64Array]:
         """The index of each row of the node table, in order."""
         assert self._nodes is not None
-        for batch in stream_batches(self._nodes):
+        for batch in staged_batches(self._nodes):
             yield self._ranks.find(batch.column(0).to_numpy())
 
     def dangling(self, limit: int) -> list[int]:
         """Rows of edges with an end that is no row of the node table."""
         assert self._nodes is not None
         rows_only = IdBits(16 * self._ranks.num_words)
-        for batch in stream_batches(self._nodes):
+        for batch in staged_batches(self._nodes):
             rows_only.add(batch.column(0).to_numpy())
         known = IdRanks(rows_only)
         start, rows = 0, list[int]()

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any, final
 
 import duckdb
-import numpy as np
-import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dnformer.data.ingest.ids import IdMap
-from dnformer.data.ingest.scan import EdgeStage, stream_batches
+from dnformer.data.ingest.scan import EdgeStage
 from dnformer.data.ingest.workspace import Workspace
 from dnformer.data.table import Int64Array
 
@@ -45,26 +44,6 @@ def connected(space: Workspace, memory: int) -> Iterator[Any]:
         connection.close()
 
 
-def _reader(path: Path, columns: list[str], *, row: bool = False) -> Any:
-    """A stage's `columns`, with `row` counted from 0, for DuckDB to read once."""
-    batches = stream_batches(path)
-    first = next(batches)
-    fields = [first.schema.field(name) for name in columns]
-    schema = pa.schema([*fields, *([pa.field("row", pa.int64())] if row else [])])
-
-    def selected() -> Iterator[Any]:
-        start, batch = 0, first
-        while batch is not None:
-            arrays = [batch.column(batch.schema.get_field_index(name)) for name in columns]
-            if row:
-                arrays.append(pa.array(np.arange(start, start + batch.num_rows)))
-            start += batch.num_rows
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-            batch = next(batches, None)
-
-    return pa.RecordBatchReader.from_batches(schema, selected())
-
-
 @final
 class JoinedIds(IdMap):
     """The ids of staged tables, in a DuckDB table in order: the row there is the index.
@@ -84,6 +63,9 @@ class JoinedIds(IdMap):
         self._all_there = nodes is None or add
         self.is_range = False
         self._repeated: list[Any] = []
+        self._view("edges", edges.path)
+        if nodes is not None:
+            self._view("nodes", nodes)
         # in its own passes: DuckDB holds what it has not yet merged, all repetitions included, and
         # does not get below its memory limit where that is many times as much
         passes = 1 + int(self._id_bytes() / memory)
@@ -94,6 +76,11 @@ class JoinedIds(IdMap):
         connection.execute("CREATE TABLE ids AS SELECT id FROM found ORDER BY id")
         connection.execute("DROP TABLE found")
         self.num_nodes = int(self._value("SELECT count(*) FROM ids"))
+
+    def _view(self, name: str, path: Path) -> None:
+        """A staged table as `name`, with `row` counted from 0."""
+        staged = self._connection.read_parquet(str(path), file_row_number=True)
+        staged.project("* RENAME (file_row_number AS row)").create_view(name, replace=True)
 
     def _id_bytes(self) -> int:
         """About what all ids take in DuckDB, repetitions included."""
@@ -107,13 +94,10 @@ class JoinedIds(IdMap):
         """Adds the ids of one pass, by their hash, to the table `found`."""
         sources = []
         if self._nodes is not None:
-            self._find_repeated(self._nodes, f"hash(id) % {passes} = {number}")
-            self._connection.register("node_ids", _reader(self._nodes, ["id"]))
-            sources.append("SELECT id FROM node_ids")
+            self._find_repeated(f"hash(id) % {passes} = {number}")
+            sources.append("SELECT id FROM nodes")
         if self._all_there:
-            for end in ("src", "dst"):
-                self._connection.register(f"{end}_ids", _reader(self._edges.path, [end]))
-                sources.append(f"SELECT {end} AS id FROM {end}_ids")
+            sources += ["SELECT src AS id FROM edges", "SELECT dst AS id FROM edges"]
         union = " UNION ALL ".join(sources)
         to = "CREATE TABLE found AS" if number == 0 else "INSERT INTO found"
         self._connection.execute(
@@ -137,10 +121,9 @@ class JoinedIds(IdMap):
 
     def batches(self, *, row: bool) -> Iterator[Any]:
         """Record batches of src and dst as indices, -1 for no node, what edges carry, and `row`."""
-        names = next(stream_batches(self._edges.path)).schema.names
+        names = pq.read_schema(self._edges.path).names
         also = [name for name in names if name not in ("src", "dst")] + ["row"] * row
         carried = "".join(f", e.{name}" for name in also)
-        self._connection.register("edges", _reader(self._edges.path, names, row=row))
         join = "JOIN" if self._all_there else "LEFT JOIN"
         yield from self._stream(
             f"SELECT coalesce(s.rowid, -1) AS src, coalesce(d.rowid, -1) AS dst{carried} FROM edges"
@@ -154,15 +137,13 @@ class JoinedIds(IdMap):
     def node_indices(self) -> Iterator[Int64Array]:
         """The index of each row of the node table, in order."""
         assert self._nodes is not None
-        self._connection.register("nodes", _reader(self._nodes, ["id"], row=True))
         for batch in self._stream(
             "SELECT i.rowid AS index FROM nodes n JOIN ids i ON n.id = i.id ORDER BY n.row"
         ):
             yield batch.column(0).to_numpy()
 
-    def _find_repeated(self, nodes: Path, which: str) -> None:
-        self._connection.register("node_ids", _reader(nodes, ["id"]))
-        repeated = f"SELECT id FROM node_ids WHERE {which} GROUP BY id HAVING count(*) > 1"
+    def _find_repeated(self, which: str) -> None:
+        repeated = f"SELECT id FROM nodes WHERE {which} GROUP BY id HAVING count(*) > 1"
         value = self._value(f"SELECT min(id) FROM ({repeated})")
         self._repeated += [] if value is None else [value]
 
@@ -173,10 +154,8 @@ class JoinedIds(IdMap):
     def dangling(self, limit: int) -> list[int]:
         """Rows of the first edges with an end that is in no row of the node table."""
         assert self._nodes is not None
-        self._connection.register("node_ids", _reader(self._nodes, ["id"]))
-        self._connection.register("edges", _reader(self._edges.path, ["src", "dst"], row=True))
         rows = self._rows(
-            "WITH known AS MATERIALIZED (SELECT id FROM node_ids) SELECT e.row FROM edges e LEFT "
+            "WITH known AS MATERIALIZED (SELECT id FROM nodes) SELECT e.row FROM edges e LEFT "
             "JOIN known s ON e.src = s.id LEFT JOIN known d ON e.dst = d.id WHERE s.id IS NULL OR "
             f"d.id IS NULL ORDER BY e.row LIMIT {limit}"
         )

@@ -22,7 +22,7 @@ from dnformer.data.ingest.edges import EdgeSorter, RefusedError, Written
 from dnformer.data.ingest.ids import IdMap, RankedIds, write_ids
 from dnformer.data.ingest.join import JoinedIds, connected
 from dnformer.data.ingest.progress import Progress
-from dnformer.data.ingest.scan import StreamWriter, carried, stream_batches
+from dnformer.data.ingest.scan import StageWriter, carried, staged_batches
 from dnformer.data.ingest.stage import Staged, repeated_node, stage_tables
 from dnformer.data.ingest.table_files import TableFiles
 from dnformer.data.ingest.tables import TableSource
@@ -90,7 +90,7 @@ class _Run:
         self.space, self.progress, self.pool = space, progress, pool
         self.hashes: list[fp.Digests] = []
         self.examples: dict[str, list[int]] = {}
-        self._ids_path = space.folder / "ids.arrow"
+        self._ids_path = space.folder / "ids.parquet"
 
     def manifest(self, facts: dict[str, Any]) -> Manifest:
         """All parts staged, and what they are."""
@@ -100,7 +100,7 @@ class _Run:
             sorter = self._map_edges(ids)
             nodes = self._map_nodes(ids)
             if not is_range:
-                with StreamWriter(self._ids_path) as stream:
+                with StageWriter(self._ids_path) as stream:
                     for piece in ids.ids():
                         stream.write({"id": piece})
         edges = self._write_edges(sorter)
@@ -280,7 +280,7 @@ class _Run:
     def _id_pieces(self) -> Iterator[tuple[int, Any]]:
         """(first index, ids) of whole blocks."""
         first = 0
-        for column in examples.rechunked(stream_batches(self._ids_path), _ID_ROWS):
+        for column in examples.rechunked(staged_batches(self._ids_path), _ID_ROWS):
             yield first, column
             first += len(column)
 

@@ -23,7 +23,7 @@ from dnformer.data.ingest.buckets import Buckets, Cut
 from dnformer.data.ingest.features import ColumnFeatures, FeatureReader, PositionedFeatures
 from dnformer.data.ingest.labels import LabelReader, label_reader
 from dnformer.data.ingest.progress import Stage
-from dnformer.data.ingest.scan import IdReader, StreamWriter, cast, read_times, stream_batches
+from dnformer.data.ingest.scan import IdReader, StageWriter, cast, read_times, staged_batches
 from dnformer.data.ingest.table_files import Batch, RowCounter, Rows, TableFiles
 from dnformer.data.ingest.tables import FeatureDtype, NodeRoles, TableSource
 from dnformer.data.ingest.workspace import Workspace
@@ -108,7 +108,7 @@ class NodeStage(NamedTuple):
     """Checked node rows on local disk, in the order of the files.
 
     Attributes:
-        path: of an Arrow IPC stream of y_0, y_1, ..., split, time, x.
+        path: of a Parquet file of y_0, y_1, ..., split, time, x.
         ids: of one of their ids.
         rows: where each row came from.
         num_rows: of all files.
@@ -228,8 +228,8 @@ def stage_nodes(
     batches = table.batches(
         list(roles.columns()), numbers=reader.numbers(), rows=batch_rows(source, roles)
     )
-    path, id_path = folder / "nodes.arrow", folder / "node-ids.arrow"
-    with StreamWriter(path) as writer, StreamWriter(id_path) as id_writer:
+    path, id_path = folder / "nodes.parquet", folder / "node-ids.parquet"
+    with StageWriter(path) as writer, StageWriter(id_path) as id_writer:
         for batch in batches:
             counter.see(batch)
             if not batch.columns.num_rows:
@@ -299,7 +299,7 @@ def records(
     if len(dtype.names or ()) == 1:  # nothing but ids
         return
     ahead, pieces = np.empty(0, np.int64), iter(indices)
-    for batch in stream_batches(stage.path):
+    for batch in staged_batches(stage.path):
         while ahead.size < batch.num_rows:
             ahead = np.concatenate([ahead, next(pieces)])
         taken, ahead = ahead[: batch.num_rows], ahead[batch.num_rows :]

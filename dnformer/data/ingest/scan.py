@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from dnformer.data.features import (
     TEXT,
@@ -24,6 +25,8 @@ from dnformer.data.ingest.tables import EdgeRoles
 from dnformer.data.table import EdgeColumns
 from dnformer.errors import DataError
 
+# what one thread of DuckDB reads at a time
+_GROUP_ROWS = 1 << 18
 _MAX_INT64 = 2**63 - 1
 
 
@@ -197,7 +200,7 @@ class EdgeStage(NamedTuple):
     """Checked edges on local disk, in the order of the files.
 
     Attributes:
-        path: of an Arrow IPC stream of src, dst (ids), and weight, attr and time where there are.
+        path: of a Parquet file of src, dst (ids), and weight, attr and time where there are.
         rows: where each row came from.
         num_rows: of all files.
         like: no edges, with the columns that these have.
@@ -210,21 +213,25 @@ class EdgeStage(NamedTuple):
 
     def batches(self) -> Iterator[Any]:
         """The record batches."""
-        yield from stream_batches(self.path)
+        yield from staged_batches(self.path)
 
     def example(self, row: int, src: object, dst: object) -> str:
         """Names an edge as a person finds it."""
         return f"{self.rows.where(row)}: {src} -> {dst}"
 
 
-def stream_batches(path: Path) -> Iterator[Any]:
-    """The record batches of an Arrow IPC stream on local disk."""
-    with pa.OSFile(str(path), "rb") as file, pa.ipc.open_stream(file) as reader:
-        yield from reader
+def staged_batches(path: Path) -> Iterator[Any]:
+    """The record batches of a staged table."""
+    with pq.ParquetFile(path, memory_map=False) as file:
+        for group in range(file.num_row_groups):
+            yield from file.read_row_group(group, use_threads=False).to_batches()
 
 
-class StreamWriter:
-    """Record batches into one Arrow IPC stream on local disk; a context."""
+class StageWriter:
+    """Record batches into a Parquet file on local disk, which DuckDB reads in parallel; a context.
+
+    Not even compressed: it is read once or twice, soon, on the same machine.
+    """
 
     def __init__(self, path: Path) -> None:
         self._file = pa.OSFile(str(path), "wb")
@@ -234,10 +241,13 @@ class StreamWriter:
         """Appends a batch; all batches have the same columns."""
         batch = pa.RecordBatch.from_pydict(columns)
         if self._writer is None:
-            self._writer = pa.ipc.new_stream(self._file, batch.schema)
-        self._writer.write_batch(batch)
+            self._writer = pq.ParquetWriter(
+                self._file, batch.schema, compression="none", use_dictionary=False,
+                write_statistics=False,
+            )  # fmt: skip
+        self._writer.write_batch(batch, row_group_size=_GROUP_ROWS)
 
-    def __enter__(self) -> "StreamWriter":
+    def __enter__(self) -> "StageWriter":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -272,7 +282,7 @@ def stage_edges(
         TextIds: see `IdReader`.
     """
     counter, num_rows = RowCounter(), 0
-    with StreamWriter(path) as writer:
+    with StageWriter(path) as writer:
         for batch in table.batches(list(roles.columns()), numbers=roles.numbers(), rows=rows):
             counter.see(batch)
             if batch.columns.num_rows:

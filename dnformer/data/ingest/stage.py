@@ -18,7 +18,7 @@ from dnformer.data.ingest.scan import (
     TextIds,
     no_edges,
     stage_edges,
-    stream_batches,
+    staged_batches,
 )
 from dnformer.data.ingest.table_files import TableFiles
 from dnformer.data.ingest.tables import TableSource, edge_roles, node_roles
@@ -103,7 +103,7 @@ def _stage(
             _see_nodes(seen, nodes, source.id)
     see_ends = seen.add if nodes is None or policies.dangling == "add" else lambda column: None
     with progress.stage("read edges", total=edge_table.num_bytes(), in_bytes=True) as stage:
-        path = space.folder / "edges.arrow"
+        path = space.folder / "edges.parquet"
         rows = max(min(space.memory // _ROW_BYTES, 1 << 20), 1 << 14)
         edges = stage_edges(edge_table, roles, ids, path=path, stage=stage, see=see_ends, rows=rows)
     ids.finish()
@@ -149,7 +149,7 @@ class _SeenIds:
 
 
 def _see_nodes(seen: _SeenIds, nodes: NodeStage, name: str) -> None:
-    for batch in stream_batches(nodes.ids):
+    for batch in staged_batches(nodes.ids):
         at = seen.add_new(batch.column(0))
         if at >= 0:
             raise repeated_node(nodes, batch.column(0)[at].as_py(), name)
@@ -158,7 +158,7 @@ def _see_nodes(seen: _SeenIds, nodes: NodeStage, name: str) -> None:
 def repeated_node(nodes: NodeStage, value: Any, name: str) -> DataError:
     """The error of an id that two rows of the node table have."""
     start, rows = 0, list[int]()
-    for batch in stream_batches(nodes.ids):
+    for batch in staged_batches(nodes.ids):
         same = pc.equal(batch.column(0), pa.scalar(value, batch.column(0).type))
         rows += (np.flatnonzero(same.to_numpy(zero_copy_only=False)) + start).tolist()
         start += batch.num_rows
