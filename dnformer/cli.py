@@ -86,6 +86,8 @@ def describe(
 def _plain(fact: Any) -> str:
     if isinstance(fact, dict):
         return ", ".join(f"{name} {_plain(value)}" for name, value in fact.items()) or "none"
+    if isinstance(fact, list):
+        return ", ".join(map(str, fact)) or "none"
     if isinstance(fact, bool):
         return "yes" if fact else "no"
     if isinstance(fact, int):
