@@ -8,7 +8,6 @@ import errno
 import hashlib
 import os
 import sys
-import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +19,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from dnformer.errors import BackendError, ConfigError, DataError
+from dnformer.temporary import temporary_folder
 
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 # what the stores' own clients raise that is no OSError; imported by them, not by us
@@ -188,18 +188,22 @@ def read_if_exists(uri: str) -> bytes | None:
 
 
 @contextmanager
-def staged(uri: str) -> Iterator[Path]:
+def staged(uri: str, temp: Path | None = None) -> Iterator[Path]:
     """A local path to write; it becomes `uri` when the block ends well, and vanishes otherwise.
 
     Local files are synced and renamed, others put as one object: a reader sees all or nothing.
+
+    Args:
+        uri: of the file.
+        temp: local folder for what is put; None: the system's.
     """
     with _filesystem(uri) as (fs, path):
         if isinstance(fs, LocalFileSystem):
             with _staged_locally(Path(path)) as temporary:
                 yield temporary
             return
-        with tempfile.TemporaryDirectory(prefix="dnformer-") as folder:
-            temporary = Path(folder) / "object"
+        with temporary_folder(temp) as folder:
+            temporary = folder / "object"
             yield temporary
             fs.put_file(str(temporary), path)
 
@@ -239,8 +243,8 @@ def fetched(uri: str) -> Iterator[Path]:
         if isinstance(fs, LocalFileSystem):
             yield Path(path)
             return
-        with tempfile.TemporaryDirectory(prefix="dnformer-") as folder:
-            copy = Path(folder) / "object"
+        with temporary_folder() as folder:
+            copy = folder / "object"
             fs.get_file(path, str(copy))
             yield copy
 

@@ -103,15 +103,17 @@ def _lists(matrix: npt.NDArray[Any]) -> Any:
     return pa.FixedSizeListArray.from_arrays(flat, matrix.shape[1])
 
 
-def write_part(uri: str, name: str, part: PartTable) -> PartFile:
+def write_part(uri: str, name: str, part: PartTable, temp: Path | None = None) -> PartFile:
     """Publishes `part` as the file `name` of the dataset's folder `uri`."""
-    return write_pieces(uri, name, [part])
+    return write_pieces(uri, name, [part], temp)
 
 
-def write_pieces(uri: str, name: str, pieces: Iterable[PartTable]) -> PartFile:
+def write_pieces(
+    uri: str, name: str, pieces: Iterable[PartTable], temp: Path | None = None
+) -> PartFile:
     """The same of a part in pieces, at least one, of which one at a time is held."""
     rows, values, writer = 0, 0, None
-    with storage.staged(storage.join(uri, name)) as path:
+    with storage.staged(storage.join(uri, name), temp) as path:
         try:
             for part in pieces:
                 if writer is None:

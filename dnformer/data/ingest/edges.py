@@ -49,6 +49,7 @@ def write_range(
     *,
     num_nodes: int,
     duplicates: str,
+    temp: Path | None = None,
 ) -> Written:
     """Finishes the edges into a range of nodes and publishes them as the part `name`.
 
@@ -59,6 +60,7 @@ def write_range(
             are whole blocks; one at a time is held.
         num_nodes: N.
         duplicates: the policy.
+        temp: as in `storage.staged`.
     """
     hasher = fp.BlockHasher()
     repeats, added, repeated = 0, 0, []
@@ -80,7 +82,7 @@ def write_range(
             fp.hash_edges(hasher, dst, key, columns)
             yield edge_part(dst, key, columns)
 
-    part = write_pieces(uri, name, pieces())
+    part = write_pieces(uri, name, pieces(), temp)
     return Written(part, hasher.digests(), repeats, added, np.concatenate(repeated), first_repeat)
 
 
@@ -267,6 +269,7 @@ class EdgeSorter:
             (self._take(leaf) for leaf in leaves),
             num_nodes=self.num_nodes,
             duplicates=self._policies.duplicates,
+            temp=self._space.folder,
         )
 
     def _take(self, leaf: Leaf) -> tuple[Edges, Edges | None]:

@@ -187,12 +187,14 @@ class RankedIds(IdMap):
         return rows
 
 
-def write_ids(uri: str, name: str, first: int, column: Any) -> tuple[PartFile, fp.Digests]:
+def write_ids(
+    uri: str, name: str, first: int, column: Any, temp: Path | None = None
+) -> tuple[PartFile, fp.Digests]:
     """Publishes an Arrow array of ids, of the nodes from `first` on, as the part `name`."""
     ids = column.to_numpy() if pa.types.is_integer(column.type) else column.to_pylist()
     hasher = fp.BlockHasher()
     fp.hash_ids(hasher, first, ids)
-    return write_part(uri, name, id_part(ids, first)), hasher.digests()
+    return write_part(uri, name, id_part(ids, first), temp), hasher.digests()
 
 
 @numba.njit(nogil=True, cache=True)

@@ -253,7 +253,7 @@ class _Run:
             if buckets is not None:
                 pieces = node_parts.read_bucket(buckets, bucket, rows)
             name = self.writer.name("nodes", bucket)
-            return node_parts.write_nodes(self.writer.uri, name, pieces, nodes)
+            return node_parts.write_nodes(self.writer.uri, name, pieces, nodes, self.space.folder)
 
         files, num_values = [], 0
         with self.progress.stage("write nodes", total=num_nodes) as stage:
@@ -267,7 +267,8 @@ class _Run:
     def _write_ids(self) -> list[PartFile]:
         def write(numbered: tuple[int, tuple[int, Any]]) -> tuple[PartFile, fp.Digests]:
             number, (first, column) = numbered
-            return write_ids(self.writer.uri, self.writer.name("ids", number), first, column)
+            name = self.writer.name("ids", number)
+            return write_ids(self.writer.uri, name, first, column, self.space.folder)
 
         files = []
         with self.progress.stage("write ids") as stage:

@@ -351,6 +351,7 @@ def write_nodes(
     name: str,
     pieces: Iterable[tuple[int, int, npt.NDArray[Any]]],
     stage: NodeStage | None,
+    temp: Path | None = None,
 ) -> WrittenNodes:
     """Puts records of nodes in their places and publishes them as the part `name`.
 
@@ -360,6 +361,7 @@ def write_nodes(
         pieces: (first node, one past the last, records in any order) of consecutive ranges, which
             together are whole blocks; a node without a record gets no label, no split, zeros.
         stage: what the columns are; None for none.
+        temp: as in `storage.staged`.
     """
     hasher, num_values = fp.BlockHasher(), 0
 
@@ -372,7 +374,7 @@ def write_nodes(
             fp.hash_nodes(hasher, first, nodes)
             yield node_part(nodes, first)
 
-    part = write_pieces(uri, name, parts())
+    part = write_pieces(uri, name, parts(), temp)
     return WrittenNodes(part, hasher.digests(), num_values)
 
 

@@ -53,7 +53,7 @@ def ingest_stream(
     )
     _take_edges(stream, chain(() if first is None else (first,), chunks), sorter, space, progress)
     edges = _write_edges(stream, sorter, policies, writer, space, progress)
-    node_files, hashes, columns = _write_nodes(stream, writer, progress)
+    node_files, hashes, columns = _write_nodes(stream, writer, space, progress)
     counts = counts_of(
         policies,
         num_read=sorter.num_read,
@@ -134,7 +134,7 @@ def _write_edges(
 
 
 def _write_nodes(
-    stream: GraphStream, writer: CacheWriter, progress: Progress
+    stream: GraphStream, writer: CacheWriter, space: Workspace, progress: Progress
 ) -> tuple[list[PartFile], list[fp.Digests], NodeColumns]:
     """The parts, their hashes, and the first block, which tells the columns."""
     files: list[PartFile] = []
@@ -157,7 +157,8 @@ def _write_nodes(
         while start < stream.num_nodes:
             hasher = fp.BlockHasher()
             name = writer.name("nodes", len(files))
-            part = write_pieces(writer.uri, name, pieces(hasher, islice(blocks, per_part)))
+            block_parts = pieces(hasher, islice(blocks, per_part))
+            part = write_pieces(writer.uri, name, block_parts, space.folder)
             files.append(part)
             hashes.append(hasher.digests())
     return files, hashes, first

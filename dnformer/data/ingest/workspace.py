@@ -2,21 +2,18 @@
 
 import os
 import re
-import shutil
 import tempfile
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
-from filelock import FileLock, Timeout
 
 from dnformer.errors import ConfigError
 from dnformer.memory import memory_limit
+from dnformer.temporary import temporary_folder
 
-_PREFIX = "dnformer-ingest-"
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _DEFAULT_SHARE = 0.5
 # below, the libraries' own buffers would be more than the data's
@@ -90,28 +87,5 @@ def workspace(
         parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"temp_dir {parent}: {error.strerror}; give a local folder") from None
-    remove_abandoned(parent)
-    folder = parent / f"{_PREFIX}{uuid.uuid4().hex[:8]}"
-    # the system drops the lock of a process that dies, however it does
-    lock = FileLock(f"{folder}.lock")
-    try:
-        with lock:
-            folder.mkdir()
-            try:
-                yield Workspace(folder, memory_budget(memory_limit), threads or num_threads())
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        Path(lock.lock_file).unlink(missing_ok=True)
-
-
-def remove_abandoned(parent: Path) -> None:
-    """Removes the workspaces in `parent` whose process is no more."""
-    for file in parent.glob(f"{_PREFIX}*.lock"):
-        lock = FileLock(file, timeout=0)
-        try:
-            with lock:
-                shutil.rmtree(file.with_suffix(""), ignore_errors=True)
-        except (Timeout, OSError):
-            continue
-        file.unlink(missing_ok=True)
+    with temporary_folder(parent) as folder:
+        yield Workspace(folder, memory_budget(memory_limit), threads or num_threads())

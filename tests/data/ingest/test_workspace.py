@@ -1,7 +1,3 @@
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import psutil
@@ -59,37 +55,3 @@ def test_workspace_in_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(ConfigError, match=r"temp_dir .*file/new: .*; give a local folder"):
         workspace(str(tmp_path / "file" / "new"), "64GiB").__enter__()
-
-
-HOLD = """
-import sys, time
-from dnformer.data.ingest.workspace import workspace
-with workspace(sys.argv[1], "64GiB") as space:
-    (space.folder / "data").write_bytes(b"x" * 1000)
-    print(space.folder, flush=True)
-    time.sleep(60)
-"""
-
-
-def test_workspace_removes_those_of_killed_processes_and_no_others(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", HOLD, str(tmp_path)]
-    with (
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed,
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as alive,
-    ):
-        try:
-            assert killed.stdout is not None
-            assert alive.stdout is not None
-            dead, living = (Path(p.stdout.readline().strip()) for p in (killed, alive))
-            os.kill(killed.pid, signal.SIGKILL)
-            killed.wait()
-            assert (dead / "data").exists()
-            with workspace(str(tmp_path), "64GiB"):
-                assert not dead.exists()
-                assert (living / "data").exists()
-            assert {path.name for path in tmp_path.iterdir()} == {
-                living.name, f"{living.name}.lock",
-            }  # fmt: skip
-        finally:
-            alive.kill()
-            alive.wait()
