@@ -97,7 +97,7 @@ def test_stopped_by_the_user_leaves_nothing_behind(folder: Path) -> None:
                "--out", "many", "--temp-dir", "temp"]  # fmt: skip
     with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        while not any((folder / "temp").glob("*/edges.arrow")):
+        while not any((folder / "temp").glob("*/edges.parquet")):
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
         err = process.stderr.read()
