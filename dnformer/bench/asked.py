@@ -2,11 +2,14 @@
 
 import difflib
 import importlib.util
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dnformer.errors import ConfigError
+
+Asked = TypeVar("Asked")
+Found = TypeVar("Found")
 
 
 def check_cases(names: Sequence[str], cases: Collection[str]) -> None:
@@ -39,3 +42,15 @@ def draft(path: str, functions: Sequence[str]) -> Any:
         if name not in vars(module):
             raise ConfigError(f"--yardstick {path}: has no function {name}")
     return module
+
+
+def in_turn(
+    cases: Mapping[str, Callable[[str, Asked], Found]],
+    names: Sequence[str],
+    settings: Asked,
+    say: Callable[[str], None],
+) -> Iterator[Found]:
+    """What the cases `names` find, each run when it is asked for."""
+    for place, name in enumerate(names, start=1):
+        say(f"case {name} ({place} of {len(names)})")
+        yield cases[name](name, settings)

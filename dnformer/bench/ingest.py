@@ -6,14 +6,12 @@ from the call to its return: without Python's start and imports, with the loadin
 
 import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -21,7 +19,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from dnformer.bench.ingest_contenders import CONTENDERS, Result, Task
-from dnformer.bench.report import Target, print_case
+from dnformer.bench.report import Target, for_json, print_case, ratio, versions
 from dnformer.data.ingest.workspace import num_threads, parse_bytes
 from dnformer.data.sources.synthetic import SyntheticSource, open_synthetic
 from dnformer.data.sources.synthetic_tables import write_tables
@@ -201,7 +199,7 @@ def _case(made: Input, limits: Limits, repeats: int, say: Callable[[str], None])
     check(results)
     rows = [_row(made, name, notes[name], results[name]) for name in names]
     base = next((row.seconds for row in rows if row.impl == "DuckDB"), None)
-    rows = [row._replace(to_duckdb=_ratio(row.seconds, base)) for row in rows]
+    rows = [row._replace(to_duckdb=ratio(row.seconds, base)) for row in rows]
     return Findings(rows, targets(rows[0]))
 
 
@@ -308,28 +306,17 @@ def targets(ours: Row) -> list[Target]:
     ]
 
 
-def _ratio(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one / other
-
-
-def versions() -> dict[str, str]:
-    """Of ours and of the peers."""
-    packages = ("dnformer", "duckdb", "pyarrow", "numba", "numpy")
-    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+_PEERS = ("duckdb", "pyarrow", "numba", "numpy")
 
 
 def as_json(findings: Sequence[Findings]) -> dict[str, Any]:
     """One object for programs."""
-    return {
-        "rows": [row._asdict() for found in findings for row in found.rows],
-        "targets": [target.as_dict() for found in findings for target in found.targets],
-        "versions": versions(),
-    }
+    return for_json(findings, _PEERS)
 
 
 def header() -> str:
     """One line above the tables."""
-    return ", ".join(f"{name} {number}" for name, number in versions().items())
+    return ", ".join(f"{name} {number}" for name, number in versions(*_PEERS).items())
 
 
 def show(findings: Findings, console: Console) -> None:

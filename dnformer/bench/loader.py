@@ -1,12 +1,10 @@
 """`dnformer bench loader`: samplers and loaders in one process, in seeds and edges a second."""
 
 import os
-import platform
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,8 +18,8 @@ from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader as PygLoader
 
 from dnformer.bench import graphs
-from dnformer.bench.asked import check_cases, draft
-from dnformer.bench.report import Target, print_case
+from dnformer.bench.asked import check_cases, draft, in_turn
+from dnformer.bench.report import Target, for_json, print_case, ratio, versions
 from dnformer.bench.timing import Times, race
 from dnformer.data.counter_rng import key_of
 from dnformer.data.graph import Graph, open_graph
@@ -144,12 +142,7 @@ def run(
         if value is not None and reader not in names:
             say(f"warning: {option} is ignored, only {reader} reads it")
 
-    def findings() -> Iterator[Findings]:
-        for place, name in enumerate(names, start=1):
-            say(f"case {name} ({place} of {len(names)})")
-            yield CASES[name](name, settings)
-
-    return findings()
+    return in_turn(CASES, names, settings, say)
 
 
 def sampler_case(case: str, settings: Settings) -> Findings:
@@ -179,7 +172,9 @@ def sampler_case(case: str, settings: Settings) -> Findings:
         rows,
         [
             Target(case, "ours over the yardstick, edges/s", _faster(one, rows, "yardstick"), 1.7),
-            Target(case, "two threads over one, edges/s", _ratio(two, one), 1.7),
+            Target(
+                case, "two threads over one, edges/s", ratio(two.edges_per_s, one.edges_per_s), 1.7
+            ),
             Target(case, "ours over pyg-lib, edges/s", _faster(one, rows, "pyg-lib")),
         ],
     )
@@ -252,7 +247,11 @@ def loader_case(case: str, settings: Settings) -> Findings:
     return Findings(
         rows,
         [
-            Target(case, "two threads over one, seeds/s", _ratio(rows[1], rows[0])),
+            Target(
+                case,
+                "two threads over one, seeds/s",
+                _speed_up(rows[1], rows[0]),
+            ),
             Target(case, "ours over PyG's loader, edges/s", _faster(rows[0], rows, "PyG")),
         ],
     )
@@ -379,13 +378,11 @@ def _row(case: str, graph: str, entry: Entry, times: Times) -> Row:
 
 def _faster(ours: Row, rows: Sequence[Row], impl: str) -> float | None:
     """How many times the edges a second of the others; None where they were not measured."""
-    return next((_ratio(ours, row) for row in rows if row.impl == impl), None)
+    return next((_speed_up(ours, row) for row in rows if row.impl == impl), None)
 
 
-def _ratio(one: Row, other: Row) -> float | None:
-    if one.edges_per_s is None or other.edges_per_s is None:
-        return None
-    return one.edges_per_s / other.edges_per_s
+def _speed_up(one: Row, other: Row) -> float | None:
+    return ratio(one.edges_per_s, other.edges_per_s)
 
 
 CASES: dict[str, Callable[[str, Settings], Findings]] = {
@@ -395,25 +392,17 @@ CASES: dict[str, Callable[[str, Settings], Findings]] = {
 }
 
 
-def versions() -> dict[str, str]:
-    """Of ours and of the peers."""
-    packages = ("dnformer", "torch", "torch_geometric", "numba", "numpy")
-    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+_PEERS = ("torch", "torch_geometric", "numba", "numpy")
 
 
 def as_json(findings: Sequence[Findings]) -> dict[str, Any]:
     """One object for programs."""
-    return {
-        "rows": [row._asdict() for found in findings for row in found.rows],
-        "targets": [target.as_dict() for found in findings for target in found.targets],
-        "versions": versions(),
-        "cores": os.cpu_count(),
-    }
+    return for_json(findings, _PEERS) | {"cores": os.cpu_count()}
 
 
 def header() -> str:
     """One line above the tables; two threads are no faster than one where the cores are busy."""
-    named = ", ".join(f"{name} {number}" for name, number in versions().items())
+    named = ", ".join(f"{name} {number}" for name, number in versions(*_PEERS).items())
     busy = f"load {psutil.getloadavg()[0]:.1f} on {os.cpu_count()} cores before"
     return f"{named}; fan-out {list(FAN_OUT)}; {busy}"
 

@@ -8,7 +8,7 @@ import torch
 
 from dnformer.bench.contenders import BOTH, Contender, Problem
 from dnformer.bench.memory import Peak, measurable, peak_in_child, peak_on_gpu
-from dnformer.bench.report import Row
+from dnformer.bench.report import Row, ratio
 from dnformer.bench.timing import Times, race
 
 # of what is free; the rest is for what the estimate leaves out
@@ -104,13 +104,9 @@ def _compared(entries: Sequence[Entry], rows: Sequence[Row]) -> list[Row]:
         ours = None if entry.label else seconds.get((*key, "dnformer", row.scope))
         floor = seconds.get((*key, "floor", "floor"))
         result.append(
-            row._replace(to_ours=_ratio(row.seconds, ours), to_floor=_ratio(row.seconds, floor))
+            row._replace(to_ours=ratio(row.seconds, ours), to_floor=ratio(row.seconds, floor))
         )
     return result
-
-
-def _ratio(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one / other
 
 
 def _with_memory(entry: Entry, row: Row) -> Row:

@@ -1,20 +1,18 @@
 """`dnformer bench ops`: the operator and its layer against reference, PyG, drafts and the floor."""
 
-import platform
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from dnformer.bench import contenders, graphs, startup
-from dnformer.bench.asked import check_cases
+from dnformer.bench.asked import check_cases, in_turn
 from dnformer.bench.contenders import BOTH, FORWARD, Problem
 from dnformer.bench.measure import Entry, measure, pair
-from dnformer.bench.report import Findings, Row, Target
+from dnformer.bench.report import Findings, Row, Target, for_json, versions
 from dnformer.bench.timing import log_slope, race
 from dnformer.data.graph import open_graph
 from dnformer.errors import BackendError, ConfigError
@@ -79,12 +77,7 @@ def run(
         if value is not None and not readers & set(names):
             say(f"warning: {option} is ignored, only {' and '.join(sorted(readers))} read it")
 
-    def findings() -> Iterator[Findings]:
-        for place, name in enumerate(names, start=1):
-            say(f"case {name} ({place} of {len(names)})")
-            yield CASES[name](name, settings)
-
-    return findings()
+    return in_turn(CASES, names, settings, say)
 
 
 def _check(settings: Settings, names: Sequence[str]) -> None:
@@ -99,15 +92,12 @@ def _check(settings: Settings, names: Sequence[str]) -> None:
         open_graph(settings.graph)
 
 
-def versions() -> dict[str, str]:
-    """Of ours and of the peers."""
-    packages = ("dnformer", "torch", "torch_geometric", "numba", "numpy")
-    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+_PEERS = ("torch", "torch_geometric", "numba", "numpy")
 
 
 def header() -> str:
     """One line above the tables."""
-    named = ", ".join(f"{name} {number}" for name, number in versions().items())
+    named = ", ".join(f"{name} {number}" for name, number in versions(*_PEERS).items())
     return f"{named}; {torch.get_num_threads()} threads"
 
 
@@ -344,9 +334,4 @@ CASES: dict[str, Callable[[str, Settings], Findings]] = {
 
 def as_json(findings: Sequence[Findings]) -> dict[str, Any]:
     """One object for programs."""
-    return {
-        "rows": [row._asdict() for found in findings for row in found.rows],
-        "targets": [target.as_dict() for found in findings for target in found.targets],
-        "versions": versions(),
-        "threads": torch.get_num_threads(),
-    }
+    return for_json(findings, _PEERS) | {"threads": torch.get_num_threads()}

@@ -1,6 +1,8 @@
 """What a measurement found: rows, targets beside what was found, and how a person reads them."""
 
+import platform
 from collections.abc import Iterable, Sequence
+from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -151,3 +153,23 @@ def _figure(value: float | None, scale: float = 1.0) -> str:
         return ""
     value *= scale
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def ratio(one: float | None, other: float | None) -> float | None:
+    """`one` over `other`; None where one of them is not known."""
+    return None if one is None or other is None else one / other
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Of Python, of ours and of `packages`."""
+    named = {name: version(name) for name in ("dnformer", *packages)}
+    return {"python": platform.python_version(), **named}
+
+
+def for_json(findings: Sequence[Any], packages: Sequence[str]) -> dict[str, Any]:
+    """The findings of any bench, with `rows` and `targets` each, as one object for programs."""
+    return {
+        "rows": [row._asdict() for found in findings for row in found.rows],
+        "targets": [target.as_dict() for found in findings for target in found.targets],
+        "versions": versions(*packages),
+    }

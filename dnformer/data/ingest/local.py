@@ -3,11 +3,9 @@
 Read and staged, mapped to indices and cut into buckets, each bucket finished and written.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from typing import Any, TypeVar, final
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +27,7 @@ from dnformer.data.ingest.tables import TableSource
 from dnformer.data.ingest.workspace import Workspace
 from dnformer.data.manifest import Manifest, PartFile
 from dnformer.data.table import Int64Array
+from dnformer.data.threads import in_threads
 from dnformer.errors import DataError
 
 # of the memory for data, while the buckets are being filled
@@ -36,9 +35,6 @@ _JOIN_SHARE = 0.5
 _ID_ROWS = 4 * fp.BLOCK
 # of nodes without columns
 _BARE_BLOCKS = 64
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 def ingest_tables(
@@ -66,11 +62,7 @@ def ingest_tables(
         DataError: a file or a value is wrong; the message names file, row and value.
     """
     staged = stage_tables(source, tables, policies, space, progress)
-    with ExitStack() as stack:
-        pool = ThreadPoolExecutor(space.threads)
-        stack.callback(pool.shutdown, wait=True, cancel_futures=True)
-        run = _Run(staged, policies, writer, space, progress, pool)
-        return run.manifest(facts)
+    return _Run(staged, policies, writer, space, progress).manifest(facts)
 
 
 @final
@@ -84,10 +76,9 @@ class _Run:
         writer: CacheWriter,
         space: Workspace,
         progress: Progress,
-        pool: ThreadPoolExecutor,
     ) -> None:
         self.staged, self.policies, self.writer = staged, policies, writer
-        self.space, self.progress, self.pool = space, progress, pool
+        self.space, self.progress = space, progress
         self.hashes: list[fp.Digests] = []
         self.examples: dict[str, list[int]] = {}
         self._ids_path = space.folder / "ids.parquet"
@@ -153,7 +144,7 @@ class _Run:
 
         try:
             with self.progress.stage("map edges", total=staged.edges.num_rows) as stage:
-                for rows in self._in_threads(add, ids.batches(row=by_row)):
+                for rows in in_threads(add, ids.batches(row=by_row), self.space.threads):
                     stage.add(rows=rows)
         except RefusedError as error:
             raise self._refused(str(error), ids) from None
@@ -183,18 +174,6 @@ class _Run:
             "drop or add"
         )
 
-    def _in_threads(
-        self, work: Callable[[Item], Result], items: Iterable[Item]
-    ) -> Iterator[Result]:
-        """Results of `work` in order, with few items under way, so that memory is bounded."""
-        running: deque[Future[Result]] = deque()
-        for item in items:
-            running.append(self.pool.submit(work, item))
-            if len(running) > self.space.threads:
-                yield running.popleft().result()
-        while running:
-            yield running.popleft().result()
-
     def _map_nodes(self, ids: IdMap) -> Buckets | None:
         """The rows of the node table cut by index."""
         nodes = self.staged.nodes
@@ -210,7 +189,7 @@ class _Run:
 
         with self.progress.stage("map nodes", total=nodes.num_rows) as stage:
             found = node_parts.records(nodes, ids.node_indices(), dtype)
-            for rows in self._in_threads(add, found):
+            for rows in in_threads(add, found, self.space.threads):
                 stage.add(rows=rows)
         buckets.close()
         return buckets
@@ -223,7 +202,7 @@ class _Run:
         written = []
         rows = int(sorter.num_read)
         with self.progress.stage("sort and write edges", total=rows) as stage:
-            for one in self._in_threads(write, enumerate(sorter.parts())):
+            for one in in_threads(write, enumerate(sorter.parts()), self.space.threads):
                 written.append(one)
                 self.hashes.append(one.digests)
                 stage.add(rows=one.part.rows)
@@ -257,7 +236,7 @@ class _Run:
 
         files, num_values = [], 0
         with self.progress.stage("write nodes", total=num_nodes) as stage:
-            for one in self._in_threads(write, range(plan.num_buckets)):
+            for one in in_threads(write, range(plan.num_buckets), self.space.threads):
                 files.append(one.part)
                 self.hashes.append(one.digests)
                 num_values += one.num_values
@@ -272,7 +251,9 @@ class _Run:
 
         files = []
         with self.progress.stage("write ids") as stage:
-            for part, digests in self._in_threads(write, enumerate(self._id_pieces())):
+            for part, digests in in_threads(
+                write, enumerate(self._id_pieces()), self.space.threads
+            ):
                 files.append(part)
                 self.hashes.append(digests)
                 stage.add(rows=part.rows)

@@ -185,13 +185,6 @@ def classes_of(shuffle, num_classes, first, y):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(nogil=True, cache=True)
-def shuffle_range(shuffle, first, out):  # type: ignore[no-untyped-def]
-    """Fills `out` int64 `[N]` with the shuffle of `first`, `first` + 1, ..."""
-    for at in range(out.shape[0]):
-        out[at] = np.int64(_shuffled(shuffle, np.uint64(first + at)))
-
-
-@numba.njit(nogil=True, cache=True)
 def shuffle_each(shuffle, values, out):  # type: ignore[no-untyped-def]
     """Fills `out` int64 `[N]` with the shuffle of each of `values`."""
     for at in range(out.shape[0]):
