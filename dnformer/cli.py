@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dnformer import config as configs
+from dnformer import parsing
 from dnformer.cli_cache import cache
 from dnformer.cli_common import Json, Settings, say, split_value, waiting
 from dnformer.cli_ingest import ingest
@@ -72,7 +73,7 @@ def describe(
     with waiting("loading"):
         from dnformer.data.graph import open_graph
     value = split_value(split)
-    recipe = configs.parse(configs.SplitConfig, value, name="--split") if value else None
+    recipe = parsing.parse(configs.SplitConfig, value, name="--split") if value else None
     facts = open_graph(uri, split=recipe, seed=seed, say=say).describe()
     if as_json:
         print(json.dumps(facts))

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dnformer import config as configs
+from dnformer import parsing
 from dnformer.cli_common import Json, Settings, read_text, say, split_value, waiting
 from dnformer.errors import ConfigError
 
@@ -110,11 +110,11 @@ def ingest(  # noqa: PLR0913 - one parameter an option
         from dnformer.data.ingest.run import IngestConfig
         from dnformer.data.ingest.run import ingest as run_ingest
 
-    values = configs.read_yaml(read_text(config), name=config) if config else {}
+    values = parsing.read_yaml(read_text(config), name=config) if config else {}
     for path, value in _paths(options):
         if value is not None:
-            values = configs.put(values, path, value)
-    parsed = configs.parse(IngestConfig, configs.override(values, settings or []), name="ingest")
+            values = parsing.put(values, path, value)
+    parsed = parsing.parse(IngestConfig, parsing.override(values, settings or []), name="ingest")
     start = time.perf_counter()
     by_ray = parsed.table is not None and parsed.engine is not None and parsed.engine.name == "ray"
     with (

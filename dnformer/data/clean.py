@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from dnformer.config import Section
 from dnformer.data.table import EdgeColumns, GraphTable, Int64Array, RawGraph
 from dnformer.errors import ConfigError, DataError
+from dnformer.parsing import Section
 
 # an edge is sorted as the one int64 number dst * N + src
 MAX_NODES = 3_037_000_499

@@ -7,9 +7,10 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from dnformer import storage
-from dnformer.config import Section, SplitConfig, parse
+from dnformer.config import SplitConfig
 from dnformer.data.table import Target
 from dnformer.errors import ConfigError, DataError
+from dnformer.parsing import Section, parse
 
 FORMAT = 1
 NAME = "manifest.json"

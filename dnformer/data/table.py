@@ -9,7 +9,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from pydantic import Field
 
-from dnformer.config import Section
+from dnformer.parsing import Section
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 

@@ -85,11 +85,11 @@ def _decided(config: RunConfig, manifest: Manifest) -> RunConfig:
 
 def _run(config: RunConfig, job: Job, progress: Progress) -> Result:
     train = config.train
-    if train.workers == 0:
+    if train.max_workers == 0:
         return run_worker(job, Group(device=device_for(train.use_gpu)), progress.record)
-    resources = ray_runtime.Resources(train.workers, train.threads or 1, train.use_gpu)
+    resources = ray_runtime.Resources(train.max_workers, train.threads or 1, train.use_gpu)
     with ray_runtime.session(resources, progress.say), _followed(job, progress):
-        progress.say(f"starting {train.workers} worker(s)")
+        progress.say(f"starting {train.max_workers} worker(s)")
         result: Result = ray_runtime.run_workers(
             run_worker, job, resources=resources, folder=job.run
         )
@@ -165,10 +165,10 @@ def repeated(config: RunConfig, i: int) -> RunConfig:
 @contextmanager
 def _one_session(config: RunConfig, progress: Progress) -> Iterator[None]:
     train = config.train
-    if train.workers == 0:
+    if train.max_workers == 0:
         yield
         return
-    resources = ray_runtime.Resources(train.workers, train.threads or 1, train.use_gpu)
+    resources = ray_runtime.Resources(train.max_workers, train.threads or 1, train.use_gpu)
     with ray_runtime.session(resources, progress.say):
         yield
 

@@ -14,8 +14,9 @@ import psutil
 from filelock import FileLock, Timeout
 
 from dnformer import storage
-from dnformer.config import RunConfig, parse
+from dnformer.config import RunConfig
 from dnformer.errors import CheckpointError
+from dnformer.parsing import parse
 
 _RUN, _ATTEMPT, _RESULT, _LOCK = "run.json", "attempt.json", "result.json", ".lock"
 _CONTENT = (_RESULT, "checkpoints", "metrics", "ray")
@@ -156,8 +157,8 @@ class Run:
         asked = self._asked
         if stored is None:
             config = asked.resolved(
-                micro_batches=asked.train.micro_batches or max(asked.train.workers, 1),
-                threads=asked.train.threads or _default_threads(asked.train.workers),
+                micro_batches=asked.train.micro_batches or max(asked.train.max_workers, 1),
+                threads=asked.train.threads or _default_threads(asked.train.max_workers),
             )
             return config, []
         first = parse(RunConfig, stored["config"], name=f"{self.uri}/{_RUN}")

@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch.optim import Adam, AdamW, Optimizer
 
-from dnformer.config import ModelConfig, OptimConfig, RunConfig, parse
+from dnformer.config import ModelConfig, OptimConfig, RunConfig
 from dnformer.data.counter_rng import key_of
 from dnformer.data.graph import Graph, open_graph
 from dnformer.errors import BackendError, CheckpointError
 from dnformer.group import Group
 from dnformer.loader import Cached, FullLoader, Loader, NeighborLoader, Visits, open_source
 from dnformer.nn import DNFormer
+from dnformer.parsing import parse
 from dnformer.train.evaluate import Evaluator, Metrics
 from dnformer.train.loop import Hooks, Loop, Settings, seeded
 from dnformer.train.objectives import monitor_for

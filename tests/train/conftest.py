@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dnformer.config import RunConfig, parse
+from dnformer.config import RunConfig
 from dnformer.data.cache import write_cache
 from dnformer.data.ingest.run import ingest
 from dnformer.data.sources.synthetic import SyntheticSource
 from dnformer.data.table import EdgeColumns, GraphTable, NodeColumns, Target, TargetColumn
+from dnformer.parsing import parse
 
 
 @pytest.fixture(scope="session")

@@ -14,11 +14,12 @@ import torch
 import yaml
 
 from dnformer import storage
-from dnformer.config import RunConfig, SplitConfig, parse
+from dnformer.config import RunConfig, SplitConfig
 from dnformer.data.ingest.run import ingest
 from dnformer.data.sources.raw import RawSource
 from dnformer.data.sources.synthetic import SyntheticSource
 from dnformer.errors import CheckpointError, ConfigError, DataError
+from dnformer.parsing import parse
 from dnformer.train.launch import Progress, evaluate, repeat, repeated, train
 from dnformer.train.sinks import read_metrics
 from dnformer.train.state import newest_checkpoint, read_checkpoint

@@ -11,8 +11,9 @@ import psutil
 import pytest
 
 from dnformer import storage
-from dnformer.config import RunConfig, parse
+from dnformer.config import RunConfig
 from dnformer.errors import CheckpointError
+from dnformer.parsing import parse
 from dnformer.train.run import Attempt, Run, read_result, read_run, run_uri
 
 
@@ -135,7 +136,8 @@ def test_run_result_comes_back(path):
 
 HOLD = """
 import sys
-from dnformer.config import RunConfig, parse
+from dnformer.config import RunConfig
+from dnformer.parsing import parse
 from dnformer.train.run import Run
 config = parse(RunConfig, {"name": "r", "storage_path": sys.argv[1], "data": {"uri": "/data"}})
 with Run(config, "f"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, Union
 from pydantic import Field, model_validator
 
 from dnformer import storage
-from dnformer.config import Section, SplitConfig, parse
+from dnformer.config import SplitConfig
 from dnformer.data.cache import CacheWriter, write_cache
 from dnformer.data.clean import Policies, clean
 from dnformer.data.ingest.progress import Progress
@@ -22,6 +22,7 @@ from dnformer.data.sources.synthetic import SyntheticSource, open_synthetic
 from dnformer.data.stream import GraphStream
 from dnformer.data.table import RawGraph
 from dnformer.errors import ConfigError, DataError
+from dnformer.parsing import Section, parse
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data

@@ -9,10 +9,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
-from dnformer.config import Section
 from dnformer.data.features import Layout
 from dnformer.data.ingest.table_files import TableFiles, open_table
 from dnformer.errors import ConfigError
+from dnformer.parsing import Section
 
 _log = logging.getLogger("dnformer")
 

@@ -7,13 +7,14 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from dnformer.config import SplitConfig, parse
+from dnformer.config import SplitConfig
 from dnformer.data.graph import open_graph
 from dnformer.data.ingest.run import IngestConfig, ingest
 from dnformer.data.ingest.tables import TableSource
 from dnformer.data.sources.raw import RawSource
 from dnformer.data.sources.synthetic import SyntheticSource
 from dnformer.errors import ConfigError, DataError
+from dnformer.parsing import parse
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data"
 

@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dnformer.config import parse
 from dnformer.data.clean import Policies, clean
 from dnformer.data.sources.synthetic import CHUNK_PAIRS, SyntheticSource, open_synthetic
 from dnformer.data.stream import GraphStream, in_memory
 from dnformer.data.table import NodeColumns, Quantized, RawGraph
 from dnformer.errors import ConfigError
+from dnformer.parsing import parse
 
 KINDS = ("sbm", "power_law", "rmat")
 

@@ -13,11 +13,12 @@ import pytest
 import torch
 import yaml
 
-from dnformer import ray_runtime
-from dnformer.config import RunConfig, parse
+from dnformer.config import RunConfig
 from dnformer.errors import ConfigError, DataError, TrainError
 from dnformer.group import Group
+from dnformer.parsing import parse
 from dnformer.ray_runtime import Resources, run_workers, session
+from dnformer.ray_runtime.session import _temporary_folder
 from dnformer.train.launch import evaluate, train
 from dnformer.train.sinks import read_metrics
 from dnformer.train.state import newest_checkpoint, read_checkpoint
@@ -34,7 +35,7 @@ pytestmark = [
 # 12 epochs of 34 steps: long enough that a kill comes before the end, and no checkpoint
 # every 37 steps falls on the end of an epoch
 EPOCHS, EVERY = 12, 37
-CORA = Path(__file__).parents[1].parent / "shared" / "data" / "Cora"
+CORA = Path(__file__).parents[2].parent / "shared" / "data" / "Cora"
 
 
 @pytest.fixture(scope="module")
@@ -223,10 +224,10 @@ def test_train_killed_mid_epoch_is_continued(straight, data_uri, tmp_path, first
 
 
 def test_temporary_folder_removes_those_of_dead_owners(tmp_path):
-    folder = ray_runtime._temporary_folder()
+    folder = _temporary_folder()
     dead = folder.with_name("dnformer-ray-999999999-x")
     dead.mkdir()
-    again = ray_runtime._temporary_folder()
+    again = _temporary_folder()
     assert not dead.exists()
     assert folder.exists()
     for mine in (folder, again):

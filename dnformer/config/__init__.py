@@ -1,0 +1,130 @@
+"""The run's configuration: one frozen section a component.
+
+A field is *identity* (it decides what the run computes) unless it is tagged *runtime*.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, field_validator, model_validator
+
+from dnformer.config.places import (
+    CacheConfig,
+    DataConfig,
+    LoaderConfig,
+    SplitConfig,
+    StorageConfig,
+    TrackingConfig,
+)
+from dnformer.config.training import (
+    CheckpointConfig,
+    EvalConfig,
+    LossConfig,
+    ModelConfig,
+    OptimConfig,
+    TrainConfig,
+)
+from dnformer.errors import ConfigError
+from dnformer.parsing import RUNTIME, Section, leaves, override, parse, read_yaml
+
+__all__ = [
+    "CacheConfig",
+    "CheckpointConfig",
+    "DataConfig",
+    "EvalConfig",
+    "LoaderConfig",
+    "LossConfig",
+    "ModelConfig",
+    "OptimConfig",
+    "RunConfig",
+    "SplitConfig",
+    "StorageConfig",
+    "TrackingConfig",
+    "TrainConfig",
+    "load_config",
+]
+
+
+class RunConfig(Section):
+    """A whole run: `storage_path` and `name` are its identity on storage."""
+
+    name: str = Field(description="the run's folder inside storage_path")
+    storage_path: str = Field(
+        "runs", description="local folder or any fsspec URI", json_schema_extra=RUNTIME
+    )
+    seed: int = Field(0, ge=0, description="initialisation, order of the data, dropout")
+    data: DataConfig
+    loader: LoaderConfig = LoaderConfig()
+    model: ModelConfig = ModelConfig()
+    loss: LossConfig = LossConfig()
+    optim: OptimConfig = OptimConfig()
+    train: TrainConfig = TrainConfig()
+    eval: EvalConfig = EvalConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    cache: CacheConfig = CacheConfig()
+    storage: StorageConfig = StorageConfig()
+    tracking: TrackingConfig = TrackingConfig()
+
+    @field_validator("name")
+    @classmethod
+    def _plain_name(cls, name: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*", name):
+            raise ValueError(f"{name!r} is no folder name: letters, digits, '.', '_', '-' and '/'")
+        return name
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "RunConfig":
+        hops, layers = self.loader.num_neighbors, self.model.layers
+        if len(hops) > layers:
+            raise ValueError(f"loader.num_neighbors has {len(hops)} hops for model.layers {layers}")
+        micro_batches = self.train.micro_batches or max(self.train.max_workers, 1)
+        if self.train.max_workers > micro_batches:
+            raise ValueError(
+                f"train.workers {self.train.max_workers} are more than the {micro_batches} "
+                "train.micro_batches of a step; some would have nothing to do"
+            )
+        if self.loader.kind == "full" and micro_batches > 1:
+            raise ValueError("loader.kind full trains in one worker: its step is one micro-batch")
+        if self.loader.temporal and self.eval.mode == "exact":
+            raise ValueError(
+                "loader.temporal: eval.mode exact takes every neighbour, also later ones; set "
+                "eval.mode: sampled"
+            )
+        return self
+
+    @property
+    def data_seed(self) -> int:
+        """The seed of a computed split."""
+        return self.seed if self.data.seed is None else self.data.seed
+
+    def resolved(self, *, micro_batches: int, threads: int) -> "RunConfig":
+        """This config with every 'null: decided at the first start' decided."""
+        train = self.train.model_copy(update={"micro_batches": micro_batches, "threads": threads})
+        data = self.data.model_copy(update={"seed": self.data_seed})
+        # validated again: `workers` may exceed the stored micro_batches
+        updated = self.model_copy(update={"train": train, "data": data})
+        return parse(RunConfig, updated.dump())
+
+    def dump(self) -> dict[str, Any]:
+        """Plain values by YAML key."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=False)
+
+    def identity(self) -> dict[str, Any]:
+        """Identity fields by dotted path, in `resolved` form."""
+        return {leaf.path: leaf.value for leaf in leaves(self) if not leaf.runtime}
+
+
+def load_config(path: str | Path, settings: Sequence[str] = ()) -> RunConfig:
+    """The run configuration in a YAML file, with `a.b=value` settings on top.
+
+    Raises:
+        ConfigError: the file is missing or a key or value is wrong.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise ConfigError(f"{path}: cannot be read: {reason}") from None
+    return parse(RunConfig, override(read_yaml(text, name=str(path)), settings), name=str(path))
