@@ -1,11 +1,12 @@
 """Metric records: whole, in order, and none twice after a resume."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from dnformer import storage
-from dnformer.train.sinks import MetricsFile, read_metrics
+from dnformer.train.sinks import Follower, MetricsFile, read_metrics
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -63,10 +64,109 @@ def test_metrics_file_drops_a_line_that_a_kill_cut(tmp_path):
     assert read_metrics(run) == [record(2), record(4)]
 
 
-def test_metrics_file_is_on_disk_after_each_local_record(tmp_path):
+def test_metrics_file_is_read_at_once_from_a_local_disk(tmp_path):
     file = MetricsFile(str(tmp_path), attempt=1, first_step=0)
     file.write(record(2))
     assert read_metrics(str(tmp_path)) == [record(2)]
+
+
+@pytest.fixture
+def synced(monkeypatch) -> list[int]:
+    """Sizes of the files that were synced, in order."""
+    sizes: list[int] = []
+    fsync = os.fsync
+
+    def spy(descriptor: int) -> None:
+        sizes.append(os.fstat(descriptor).st_size)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", spy)
+    return sizes
+
+
+def test_metrics_file_syncs_what_a_checkpoint_relies_on(tmp_path, synced):
+    file = MetricsFile(str(tmp_path), attempt=1, first_step=0)
+    for step in range(20):
+        file.write(record(step))
+    synced.clear()
+    file.publish()
+    size = (tmp_path / "metrics/1-0.jsonl").stat().st_size
+    assert synced == [size]
+
+
+def test_metrics_file_syncs_at_most_each_second(tmp_path, synced, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    file = MetricsFile(str(tmp_path), attempt=1, first_step=0)
+    synced.clear()
+    for step in range(40):
+        file.write(record(step))
+        now += 0.0625
+    assert len(synced) == 2
+
+
+def test_metrics_file_elsewhere_goes_on_in_another_file_when_it_grew(tmp_path):
+    run = f"memory://{tmp_path.name}/rolled"
+    file = MetricsFile(run, attempt=1, first_step=4)
+    wide = "x" * (5 << 20)
+    file.write(record(6, note=wide))
+    file.publish()
+    file.write(record(8))
+    file.publish()
+    assert storage.list_names(f"{run}/metrics") == ["1-4.jsonl", "1-6.jsonl"]
+    assert storage.size(f"{run}/metrics/1-6.jsonl") < 1000
+    assert read_metrics(run) == [record(6, note=wide), record(8)]
+
+
+def test_read_metrics_since_an_attempt_leaves_earlier_ones_out(run):
+    for attempt, step in ((1, 0), (2, 2), (3, 4)):
+        write(run, attempt, step, [record(step + 2)])
+    assert read_metrics(run, since_attempt=2) == [record(4), record(6)]
+
+
+def test_follower_gives_each_record_once(run):
+    file = MetricsFile(run, attempt=1, first_step=0)
+    follower = Follower(run)
+    for step in (2, 4):
+        file.write(record(step))
+        file.publish()
+        assert follower.poll() == [record(step)]
+        assert follower.poll() == []
+
+
+def test_follower_goes_on_with_the_next_start(run):
+    follower = Follower(run, since_attempt=2)
+    write(run, 1, 0, [record(2)])
+    assert follower.poll() == []
+    first = MetricsFile(run, attempt=2, first_step=2)
+    first.write(record(4))
+    first.publish()
+    assert follower.poll() == [record(4)]
+    first.write(record(6, lost=True))
+    first.publish()
+    write(run, 3, 4, [record(6, lost=False)])
+    assert follower.poll() == [record(6, lost=True), record(6, lost=False)]
+    assert follower.poll() == []
+
+
+def test_follower_waits_for_the_end_of_a_line(tmp_path):
+    run = str(tmp_path)
+    write(run, 1, 0, [record(2)])
+    path, line = tmp_path / "metrics/1-0.jsonl", b'{"kind": "epoch", "step": 4, "n": "\xc3\xa9"}\n'
+    follower = Follower(run)
+    whole = path.read_bytes()
+    path.write_bytes(whole + line[:-4])  # in the middle of a letter
+    assert follower.poll() == [record(2)]
+    assert follower.poll() == []
+    path.write_bytes(whole + line)
+    assert follower.poll() == [record(4, n="é")]
+
+
+def test_follower_of_a_run_that_has_not_begun_waits(run):
+    follower = Follower(run)
+    assert follower.poll() == []
+    write(run, 1, 0, [record(2)])
+    assert follower.poll() == [record(2)]
 
 
 def test_read_metrics_ignores_other_files(run):
@@ -77,3 +177,13 @@ def test_read_metrics_ignores_other_files(run):
 
 def test_read_metrics_without_a_run_is_empty(run):
     assert read_metrics(run) == []
+
+
+def test_follower_reads_only_what_was_added_on_s3(s3):
+    run = f"{s3}/run"
+    file, follower = MetricsFile(run, attempt=1, first_step=0), Follower(run)
+    for step in (2, 4):
+        file.write(record(step))
+        file.publish()
+        assert follower.poll() == [record(step)]
+        assert follower.poll() == []
