@@ -131,6 +131,31 @@ def read_metrics(run: str, *, attempt: int | None = None, since_attempt: int = 0
     return _last_of_each(records)
 
 
+def scalars(record: Record) -> dict[str, float]:
+    """The numbers of a record by name, as in `val/loss` or `stage_seconds/sample/max`.
+
+    Those of a step record begin with `step/`: beside an epoch's means they are other curves.
+    """
+    if record["kind"] == "start":
+        return {}
+    prefix = "step/" if record["kind"] == "step" else ""
+    left = {name: value for name, value in record.items() if name not in ("kind", "step")}
+    return {f"{prefix}{name}": float(value) for name, value in flat(left, "/").items()
+            if isinstance(value, int | float)}  # fmt: skip
+
+
+def flat(values: dict[str, Any], separator: str) -> dict[str, Any]:
+    """The leaves of nested dicts by path."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            inside = flat(value, separator)
+            found |= {f"{name}{separator}{path}": leaf for path, leaf in inside.items()}
+        else:
+            found[name] = value
+    return found
+
+
 def _files(folder: str) -> list[tuple[int, int, str]]:
     """(attempt, first step, name) of all files of records, in the order they were begun."""
     found = []
