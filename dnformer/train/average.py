@@ -31,9 +31,8 @@ class Average:
         """Takes the weights in after a step that `step` steps went before."""
         assert not self._inside, "the average is in use: the weights cannot be trained now"
         kept = min(self._decay, (1 + step) / (10 + step))
-        # dicts of one order
-        means, weights = list(self._mean.values()), list(self._parameters.values())
-        torch._foreach_lerp_(means, weights, 1 - kept)
+        weights: list[Tensor] = [self._parameters[name] for name in self._mean]
+        torch._foreach_lerp_(list(self._mean.values()), weights, 1 - kept)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

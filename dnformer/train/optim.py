@@ -59,7 +59,9 @@ class Optim:
         self._config, self._device = config, device
         self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         kind = Adam if config.name == "adam" else AdamW
-        self.optimizer = kind(parameter_groups(model, config), lr=config.lr)
+        # on the CPU a third to a quarter of the time of foreach and of a plain loop, and the same
+        # bits for any number of threads
+        self.optimizer = kind(parameter_groups(model, config), lr=config.lr, fused=True)
         self._narrow = _AUTOCAST.get(precision)
         self._scaler: GradScaler | None = None
         if precision == "fp16":
@@ -178,10 +180,8 @@ class Optim:
         for name in names:
             parameter = self._named[name]
             for slot in _SLOTS:
-                # Adam keeps `step` on the CPU, the moments beside the parameter
-                device = torch.device("cpu") if slot == "step" else parameter.device
                 # copied: the file's own memory is not aligned, on which last bits may depend
-                value = slots[f"{name}.{slot}"].to(device, copy=True)
+                value = slots[f"{name}.{slot}"].to(parameter.device, copy=True)
                 self.optimizer.state[parameter][slot] = value
 
     def _restore_average(self, means: Mapping[str, Tensor]) -> None:
