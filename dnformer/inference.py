@@ -5,11 +5,12 @@ layers and the memory is that of a few `[N, C]` tensors and one range.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dnformer.data.graph import Graph
 from dnformer.group import Group
@@ -30,6 +31,17 @@ class RangeLimits(NamedTuple):
 _LIMITS = RangeLimits()
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and the mode that it was in afterwards."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
 @torch.no_grad()
 def exact_logits(
     model: DNFormer,
@@ -38,21 +50,30 @@ def exact_logits(
     limits: RangeLimits = _LIMITS,
     source: DenseSource | None = None,
 ) -> Tensor:
-    """Outputs `[N, K]` on the CPU, equal on all ranks; the ranges are shared out among them.
+    """Outputs `[N, K]` on the CPU, equal on all ranks; `exact_embeddings` says the rest."""
+    with evaluating(model):
+        return model.classify(exact_embeddings(model, graph, group, limits, source)).cpu()
 
-    Dense features come from `source`, or straight from the store, past the page cache where they
-    do not fit in memory.
-    The model's mode (train or eval) is put back as it was.
+
+@torch.no_grad()
+def exact_embeddings(
+    model: DNFormer,
+    graph: Graph,
+    group: Group,
+    limits: RangeLimits = _LIMITS,
+    source: DenseSource | None = None,
+) -> Tensor:
+    """The last block's outputs `[N, C]` on the model's device, equal on all ranks.
+
+    The ranges are shared out among the ranks. Dense features come from `source`, or straight from
+    the store, past the page cache where they do not fit in memory. The model's mode (train or eval)
+    is put back as it was.
     """
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         h = _embed(model, graph, group, limits.rows, source)
         for block in model.blocks:
             h = _layer(block, h, model, graph, group, limits)
-        return model.classify(h).cpu()
-    finally:
-        model.train(training)
+        return h
 
 
 def _embed(

@@ -6,14 +6,15 @@ from typing import final
 import torch
 from torch import Tensor
 
-from dnformer.config import EvalConfig, LoaderConfig
+from dnformer.config import LoaderConfig
 from dnformer.data.graph import Graph
 from dnformer.group import Group
-from dnformer.inference import exact_logits
+from dnformer.inference import evaluating, exact_embeddings
 from dnformer.loader import Cached, NeighborLoader
 from dnformer.nn import DNFormer
 from dnformer.train.loop import seed_logits
-from dnformer.train.objectives import objective_for, target_of
+from dnformer.train.loss_weights import target_of
+from dnformer.train.objectives import Objective
 
 Metrics = dict[str, dict[str, float]]
 
@@ -22,20 +23,19 @@ Metrics = dict[str, dict[str, float]]
 class Evaluator:
     """Evaluates one model on one graph; every rank calls it at the same points.
 
+    The model computes in the dtype of its weights, whatever precision it is trained in.
+
     Args:
         model: evaluated as it is at each call.
         graph: with its splits.
         group: this worker and the others.
-        config: exact or sampled.
-        loader: fan-out and batch size of sampled evaluation.
-        seed: of its draws, which are the same at each call.
+        objective: what is measured.
+        loader: fan-out and batch size of sampled evaluation; None: every neighbour.
+        seed: of the draws, which are the same at each call.
         features: where dense features come from.
 
     Attributes:
-        objective: of the graph's target.
-
-    Raises:
-        DataError: a metric is undefined on a split.
+        objective: as given.
     """
 
     def __init__(
@@ -44,52 +44,53 @@ class Evaluator:
         graph: Graph,
         group: Group,
         *,
-        config: EvalConfig,
-        loader: LoaderConfig,
-        seed: int,
+        objective: Objective,
+        loader: LoaderConfig | None = None,
+        seed: int = 0,
         features: Cached | None = None,
     ) -> None:
-        self._features = features
         self._model, self._graph, self._group = model, graph, group
-        self.objective = objective_for(graph)
-        self._exact, self._loader, self._seed = config.mode == "exact", loader, seed
+        self.objective, self._loader, self._seed = objective, loader, seed
+        self._features = features
 
+    @torch.no_grad()
     def __call__(self, splits: Sequence[str]) -> Metrics:
         """{split: {metric: value}}, "loss" among them, equal on all ranks."""
         nodes = {name: self._graph.split(name) for name in splits}
-        if self._exact:
-            source = self._features.source if self._features else None
-            logits = exact_logits(self._model, self._graph, self._group, source=source)
-            outputs = {name: logits[nodes[name]] for name in splits}
-        else:
-            outputs = {name: self._sampled(nodes[name]) for name in splits}
+        device = self._group.device.type
+        with evaluating(self._model), torch.autocast(device, enabled=False):
+            if self._loader is None:
+                return self._exact(nodes)
+            return {name: self._sampled(of, self._loader) for name, of in nodes.items()}
+
+    def _exact(self, nodes: dict[str, Tensor]) -> Metrics:
+        source = self._features.source if self._features else None
+        h = exact_embeddings(self._model, self._graph, self._group, source=source)
+        # split by split, so that a split's figures do not depend on which others are asked for
         return {
-            name: self.objective.evaluate(outputs[name], target_of(self._graph, nodes[name]))
-            for name in splits
+            name: self.objective.evaluate(
+                self._model.classify(h[of.to(h.device)]).cpu(), target_of(self._graph, of)
+            )
+            for name, of in nodes.items()
         }
 
-    @torch.no_grad()
-    def _sampled(self, nodes: Tensor) -> Tensor:
-        """The model's outputs for `nodes` from drawn neighbourhoods, `[len(nodes), K]`."""
-        fan_out = self._loader.fan_out(len(self._model.blocks))
+    def _sampled(self, nodes: Tensor, options: LoaderConfig) -> dict[str, float]:
         loader = NeighborLoader(
-            self._graph, nodes, num_neighbors=fan_out,
-            batch_size=self._loader.batch_size, seed=self._seed, shuffle=False, stream="val",
-            sampler=self._loader.sampler, sampling=self._loader.sampling,
-            replace=self._loader.replace, temporal=self._loader.temporal,
-            sparse=self._model.sparse_input,
-            raw=self._group.device.type == "cuda", threads=self._loader.threads,
-            prefetch=self._loader.prefetch, features=self._features, device=self._group.device,
+            self._graph, nodes, num_neighbors=options.fan_out(len(self._model.blocks)),
+            batch_size=options.batch_size, seed=self._seed, shuffle=False, stream="val",
+            sampler=options.sampler, sampling=options.sampling, replace=options.replace,
+            temporal=options.temporal, sparse=self._model.sparse_input,
+            raw=self._group.device.type == "cuda", threads=options.threads,
+            prefetch=options.prefetch, features=self._features, device=self._group.device,
         )  # fmt: skip
-        dtype = next(self._model.parameters()).dtype
-        training = self._model.training
-        self._model.eval()
-        # each rank fills in its own batches, so the sum over the ranks is exact
-        outputs = torch.zeros(
-            len(nodes), self._graph.num_classes, dtype=dtype, device=self._group.device
+        dtype, y = next(self._model.parameters()).dtype, target_of(self._graph, nodes)
+        nothing = self.objective.kept(
+            torch.zeros(0, self.objective.num_outputs, dtype=dtype), y[:0]
         )
+        # each rank fills in its own batches, so the sum over the ranks is exact
+        kept = nothing.new_zeros(len(nodes), nothing.shape[1], device=self._group.device)
         for batch in loader.draws(range(self._group.rank, len(loader), self._group.world_size)):
             batch = batch.to(self._group.device)
-            outputs[batch.input_id] = seed_logits(self._model, batch, dtype)
-        self._model.train(training)
-        return self._group.sum_(outputs).cpu()
+            logits = seed_logits(self._model, batch, dtype)
+            kept[batch.input_id] = self.objective.kept(logits, batch.y[batch.seed_rows])
+        return self.objective.metrics(self._group.sum_(kept).cpu(), y)
