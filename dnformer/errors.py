@@ -5,7 +5,8 @@
     ├── DataError          a table, a cache or a file of indices is not what it must be
     ├── CheckpointError    a run or a checkpoint is foreign, damaged or in use
     ├── BackendError       a kernel, a device or a library is missing
-    └── TrainError         a run that started could not go on
+    ├── TrainError         a run that started could not go on
+    └── Stopped            a run was told to stop, and saved its state
 
 The message says what was found, what is allowed and what to do.
 The command line prints it as one line; `exit_code` is its exit status.
@@ -40,3 +41,10 @@ class TrainError(DNFormerError):
     """A run that had started could not go on, for example a loss that is not finite."""
 
     exit_code: ClassVar[int] = 1
+
+
+class Stopped(DNFormerError):
+    """A run was told to stop, saved its state and did so."""
+
+    # as a shell gives it for SIGTERM
+    exit_code: ClassVar[int] = 143

@@ -62,6 +62,9 @@ class Loader(Protocol):
     def num_seeds(self, index: int) -> int:
         """Seed nodes of micro-batch `index`; 0 past the end."""
 
+    def positions(self, index: int) -> npt.NDArray[np.int64]:
+        """Where the seeds of micro-batch `index` stand among the input nodes; `input_id` there."""
+
     def key(self, index: int) -> int:
         """The 64-bit key of micro-batch `index` of this epoch."""
 
@@ -153,9 +156,10 @@ class NeighborLoader:
 
     def num_seeds(self, index: int) -> int:
         """Seed nodes of micro-batch `index`; 0 past the end."""
-        return len(self._positions(index))
+        return len(self.positions(index))
 
-    def _positions(self, index: int) -> npt.NDArray[np.int64]:
+    def positions(self, index: int) -> npt.NDArray[np.int64]:
+        """Where the seeds of micro-batch `index` stand in `input_nodes`; none past the end."""
         return self._order[index * self._batch_size : (index + 1) * self._batch_size]
 
     def key(self, index: int) -> int:
@@ -311,6 +315,7 @@ class FullLoader:
             y=torch.from_numpy(graph.y.copy()) if graph.has_target else None,
             edge_index=edge_index,
             seed_rows=torch.from_numpy(nodes),
+            input_id=torch.arange(len(nodes)),
             batch_size=len(nodes),
             **optional,
         )
@@ -325,6 +330,10 @@ class FullLoader:
     def num_seeds(self, index: int) -> int:
         """All input nodes for micro-batch 0; 0 past the end."""
         return int(self._batch.batch_size) if index == 0 else 0
+
+    def positions(self, index: int) -> npt.NDArray[np.int64]:
+        """All for micro-batch 0; none past the end."""
+        return np.arange(self.num_seeds(index))
 
     def key(self, index: int) -> int:
         """The 64-bit key of micro-batch `index` of this epoch."""

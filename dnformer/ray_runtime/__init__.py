@@ -1,6 +1,9 @@
-"""The one door to Ray: starts or joins a cluster, and runs a function on a group of workers."""
+"""The one door to Ray: `session` starts or joins a cluster, `workers` runs a function on it.
 
+`workers` imports Ray, so import it inside a session, which sets Ray's environment first.
+"""
+
+from dnformer.ray_runtime.failures import failures
 from dnformer.ray_runtime.session import Resources, session
-from dnformer.ray_runtime.workers import Report, run_workers
 
-__all__ = ["Report", "Resources", "run_workers", "session"]
+__all__ = ["Resources", "failures", "session"]

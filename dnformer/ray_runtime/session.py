@@ -26,7 +26,8 @@ _SETTINGS = {
     "RAY_worker_niceness": "0",
     # the controller polls every 2 s by default, which a small run would wait for
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",
+    # an elastic group that counted on a node which is gone waits that long
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "60",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     # a task that does not fit into memory is started anew for ever by default
     "RAY_task_oom_retries": "2",
@@ -39,9 +40,10 @@ class Resources:
     """What a group of workers needs.
 
     Attributes:
-        num_workers: workers.
+        num_workers: workers at most.
         cpus: CPU cores of each.
         use_gpu: one GPU for each.
+        min_workers: with fewer it waits for more; None: for all.
         object_store_bytes: of a Ray that we start; None: as much as Ray takes by itself.
     """
 
@@ -49,6 +51,12 @@ class Resources:
     cpus: int
     use_gpu: bool
     object_store_bytes: int | None = 128 << 20
+    min_workers: int | None = None
+
+    @property
+    def least(self) -> int:
+        """Workers at least."""
+        return self.num_workers if self.min_workers is None else self.min_workers
 
 
 @contextmanager
@@ -149,11 +157,11 @@ def _join(ray: Any) -> None:
 def _check_resources(ray: Any, needed: Resources, say: Callable[[str], None]) -> None:
     have = ray.cluster_resources()
     for name, each in (("CPU", needed.cpus), ("GPU", int(needed.use_gpu))):
-        want, found = needed.num_workers * each, have.get(name, 0)
+        want, found = needed.least * each, have.get(name, 0)
         if want <= found:
             continue
         arithmetic = (
-            f"{needed.num_workers} workers need {needed.num_workers} x {each} = {want} {name}, "
+            f"{needed.least} workers need {needed.least} x {each} = {want} {name}, "
             f"the cluster has {found:g}"
         )
         if not os.environ.get("RAY_ADDRESS"):

@@ -1,77 +1,152 @@
-"""Runs a function on a group of Ray Train's workers."""
+"""Runs a function on a group of Ray Train's workers, and starts them again when some are lost."""
 
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from ray.exceptions import RayError
+from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError, UserCallback
+from ray.train.torch import TorchConfig, TorchTrainer
 
 from dnformer import storage
+from dnformer.driver import Driver, Notice, Record
 from dnformer.errors import DNFormerError, TrainError
 from dnformer.group import Group
+from dnformer.ray_runtime.failures import note_failure
+from dnformer.ray_runtime.gauges import Gauges
 from dnformer.ray_runtime.session import Resources
 
-Report = Callable[[dict[str, Any]], None]
-Worker = Callable[[Any, Group, Report], Any]
+Worker = Callable[[Any, Group, Driver], Any]
 
 # a report is a barrier that waits for the controller's next poll
 _REPORT_EVERY_S = 10.0
+# between two looks for a node that is to go, or for a word to stop
+_LOOK_EVERY_S = 5.0
+_RESIZE_EVERY_S = 30.0
+# what the next group may not meet: lost workers, connections, files
+_PASSING = (RayError, RuntimeError, OSError, MemoryError)
+_STOP = "stop"
 
 
-def run_workers(worker: Worker, payload: Any, *, resources: Resources, folder: str) -> Any:
-    """Runs `worker(payload, group, report)` on every worker; call inside a `session`.
+@dataclass(frozen=True)
+class Policy:
+    """How a group of workers deals with trouble.
+
+    Attributes:
+        max_failures: times that it is started again, beside nodes that were announced to go.
+        collective_timeout_s: seconds after which a worker gives up waiting for the others.
+    """
+
+    max_failures: int = 0
+    collective_timeout_s: float = 600
+
+
+def run_workers(
+    worker: Worker, payload: Any, *, resources: Resources, folder: str, policy: Policy
+) -> Any:
+    """Runs `worker(payload, group, driver)` on every worker; call inside a `session`.
+
+    Lost workers are started again; each group goes on from where it finds the payload's run. A
+    `DNFormerError` ends it at once: the next group would meet the same.
 
     Args:
         worker: an importable function.
         payload: plain values, the same for all.
         resources: what they need.
-        folder: URI for Ray's own few files.
+        folder: URI for Ray's own few files, and for what went wrong.
+        policy: what is done then.
 
     Returns:
         What rank 0's worker returned.
 
     Raises:
         DNFormerError: the one that a worker raised.
-        TrainError: a worker died or failed otherwise.
+        TrainError: workers were lost too often, or failed otherwise.
     """
-    from ray.train import RunConfig, ScalingConfig, TrainingFailedError
-    from ray.train.torch import TorchConfig, TorchTrainer
-
     path, filesystem = folder, None
     if not storage.is_local(folder):
         filesystem, path = storage.arrow_filesystem(folder)
+    low, high = resources.least, resources.num_workers
+    storage.remove(storage.join(folder, _STOP))
     trainer = TorchTrainer(
         _run_one,
-        train_loop_config={"worker": worker, "payload": payload},
+        train_loop_config={"worker": worker, "payload": payload, "folder": folder},
         scaling_config=ScalingConfig(
-            num_workers=resources.num_workers,
+            num_workers=high if low == high else (low, high),
             use_gpu=resources.use_gpu,
             resources_per_worker={"CPU": resources.cpus, "GPU": int(resources.use_gpu)},
+            elastic_resize_monitor_interval_s=_RESIZE_EVERY_S,
         ),
-        torch_config=TorchConfig(backend="nccl" if resources.use_gpu else "gloo"),
-        run_config=RunConfig(name="ray", storage_path=path, storage_filesystem=filesystem),
+        torch_config=TorchConfig(
+            backend="nccl" if resources.use_gpu else "gloo",
+            timeout_s=max(1, round(policy.collective_timeout_s)),
+        ),
+        run_config=RunConfig(
+            name="ray",
+            storage_path=path,
+            storage_filesystem=filesystem,
+            failure_config=FailureConfig(max_failures=policy.max_failures),
+            callbacks=[_Failures(folder)],
+        ),
     )
     try:
-        with _own_interrupt():
+        with _own_interrupt(folder):
             return trainer.fit().return_value
     except TrainingFailedError as error:
         raise _cause(error) from None
 
 
 @contextmanager
-def _own_interrupt() -> Iterator[None]:
-    """Ctrl-C as KeyboardInterrupt: Ray Train's own handler exits with 0, and would stay."""
-    before = signal.getsignal(signal.SIGINT)
+def _own_interrupt(folder: str) -> Iterator[None]:
+    """Signals while workers run: SIGTERM tells them to stop, Ctrl-C is KeyboardInterrupt.
+
+    Ray Train's own handler of Ctrl-C exits with 0, and would stay.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        # a second one ends this process as it would have
+        signal.signal(number, signal.SIG_DFL)
+        storage.write_bytes(storage.join(folder, _STOP), b"")
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGTERM, stop)
     try:
         yield
     except SystemExit:
         raise KeyboardInterrupt from None
     finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Failures(UserCallback):  # type: ignore[misc] # ray has no types
+    """Told of failed workers in Ray's controller; what it raises ends the run."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
+        for _, error in sorted(worker_exceptions.items()):
+            if isinstance(error, DNFormerError):
+                raise error
+        lasting = {r: e for r, e in worker_exceptions.items() if not isinstance(e, _PASSING)}
+        if lasting:
+            raise TrainError(_text_of(lasting))
+        note_failure(self._folder, _text_of(worker_exceptions))
+
+
+def _text_of(errors: dict[int, Exception]) -> str:
+    rank, error = min(errors.items())
+    text = " ".join(str(error).split())
+    return f"worker {rank} failed: {type(error).__name__}: {text[:300]}"
 
 
 def _run_one(config: dict[str, Any]) -> Any:
@@ -80,30 +155,59 @@ def _run_one(config: dict[str, Any]) -> Any:
     context = ray.train.get_context()
     device = ray.train.torch.get_device()
     group = Group(context.get_world_rank(), context.get_world_size(), device)
-    return config["worker"](config["payload"], group, _reporter(group))
+    link = _Link(group, config["folder"])
+    driver = Driver(link.report, link.pending, link.attend)
+    return config["worker"](config["payload"], group, driver)
 
 
-def _reporter(group: Group) -> Report:
-    """Passes a record on to Ray every few seconds, on all ranks or on none."""
-    import ray.train
+class _Link:
+    """A worker's end of the line to the driver."""
 
-    last = time.monotonic()
+    def __init__(self, group: Group, folder: str) -> None:
+        self._group, self._folder = group, folder
+        self._gauges = Gauges(folder) if group.rank == 0 else None
+        self._reported = self._looked = time.monotonic()
+        self._leaving: set[str] = set()
 
-    def report(record: dict[str, Any]) -> None:
-        nonlocal last
-        due = group.rank == 0 and time.monotonic() - last >= _REPORT_EVERY_S
-        if group.sum_(torch.tensor(int(due), device=group.device)):
+    def report(self, record: Record) -> None:
+        """Passes a record on to Ray: to its metrics; every few seconds to the controller."""
+        import ray.train
+
+        if self._gauges is not None:
+            self._gauges.write(record)
+        if record["kind"] == "step":
+            return
+        due = self._group.rank == 0 and time.monotonic() - self._reported >= _REPORT_EVERY_S
+        if self._group.sum_(torch.tensor(int(due), device=self._group.device)):
             ray.train.report(record)
-            last = time.monotonic()
+            self._reported = time.monotonic()
 
-    return report
+    def pending(self) -> bool:
+        """Whether it is time to look; rank 0 looks for all."""
+        if self._group.rank > 0 or time.monotonic() - self._looked < _LOOK_EVERY_S:
+            return False
+        self._looked = time.monotonic()
+        return True
+
+    def attend(self) -> Notice:
+        """Whether a node is announced to go, or the driver was told to stop."""
+        import ray.train
+
+        stop = self._group.rank == 0 and storage.exists(storage.join(self._folder, _STOP))
+        if self._group.sum_(torch.tensor(int(stop), device=self._group.device)):
+            return "stop"
+        info = ray.train.get_preemption_info()
+        leaving = set(info.preempted_node_ids) if info is not None else set()
+        new, self._leaving = leaving - self._leaving, leaving
+        return "save" if new else "none"
 
 
 def _cause(error: Exception) -> DNFormerError:
-    failures: dict[int, Exception] = getattr(error, "worker_failures", {})
-    for rank in sorted(failures):
-        if isinstance(failures[rank], DNFormerError):
-            return failures[rank]  # type: ignore[return-value]
-    for rank, failure in sorted(failures.items()):
-        return TrainError(f"worker {rank} failed: {type(failure).__name__}: {failure}")
-    return TrainError(f"Ray could not run the workers: {error}")
+    raised: Any = getattr(error, "controller_failure", None)
+    if isinstance(raised, DNFormerError):
+        return raised
+    found: dict[int, Exception] = getattr(error, "worker_failures", {})
+    for rank in sorted(found):
+        if isinstance(found[rank], DNFormerError):
+            return found[rank]  # type: ignore[return-value]
+    return TrainError(_text_of(found) if found else f"Ray could not run the workers: {error}")

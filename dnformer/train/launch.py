@@ -8,15 +8,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dnformer import ray_runtime, storage
-from dnformer.config import RunConfig
+from dnformer.config import RunConfig, TrainConfig
 from dnformer.data.graph import pick_target
 from dnformer.data.manifest import Manifest, read_manifest
-from dnformer.errors import DataError
+from dnformer.driver import Driver, Record
+from dnformer.errors import CheckpointError, DataError
 from dnformer.group import Group
+from dnformer.train.build import device_for
+from dnformer.train.checkpoints import newest_checkpoint
 from dnformer.train.objectives import main_metric, monitor_for, shown
-from dnformer.train.run import Run, portable, read_result, read_run
-from dnformer.train.sinks import Record, read_metrics
-from dnformer.train.worker import Job, device_for, evaluate_run, run_worker
+from dnformer.train.run import Attempt, Run, Start, portable, read_result, read_run
+from dnformer.train.signals import stopper
+from dnformer.train.sinks import Follower
+from dnformer.train.worker import Job, evaluate_run, run_worker
 
 Result = dict[str, Any]
 
@@ -39,12 +43,12 @@ class Progress:
     record: Callable[[Record], None] = field(default=_silent)
 
 
-def train(config: RunConfig, *, fresh: bool = False, progress: Progress | None = None) -> Result:
+def train(config: RunConfig, *, start: Start = "any", progress: Progress | None = None) -> Result:
     """Trains a run to its end, from its newest checkpoint if it has one.
 
     Args:
         config: the run.
-        fresh: forget what the run's folder holds.
+        start: "fresh" forgets what the run's folder holds; "resume" refuses one without checkpoint.
         progress: who is told how it goes.
 
     Returns:
@@ -52,20 +56,25 @@ def train(config: RunConfig, *, fresh: bool = False, progress: Progress | None =
 
     Raises:
         DNFormerError: a setting or the data are wrong, or the run could not go on.
+        Stopped: it was told to stop by SIGTERM; its state is saved.
+        KeyboardInterrupt: likewise, by Ctrl-C.
     """
     progress = progress or Progress()
+    storage.configure(config.storage)
     manifest = read_manifest(storage.absolute(config.data.uri))
     fingerprint = manifest.fingerprint
-    with Run(_decided(config, manifest), fingerprint, fresh=fresh) as run:
+    with Run(_decided(config, manifest), fingerprint, start=start) as run:
         for warning in run.warnings:
             progress.say(f"warning: {warning}")
         found = run.result()
         if found is not None:
             progress.say(f"{run.uri} is finished; --fresh trains it again")
             return found
+        if start == "resume" and newest_checkpoint(run.uri) is None:
+            raise CheckpointError(f"{run.uri} has no checkpoint to resume; leave out --resume")
         if run.config.loader.sampler == "pyg-lib":
             progress.say("warning: pyg-lib's draws are not reproducible, nor is a resumed run")
-        job = Job(portable(run.config), run.uri, run.attempt.number, fingerprint)
+        job = Job(portable(run.config), fingerprint, run.attempt)
         result = _run(run.config, job, progress)
         run.finish(result)
         return result
@@ -76,7 +85,7 @@ def _decided(config: RunConfig, manifest: Manifest) -> RunConfig:
     position = pick_target(manifest, config.data.label, config.data.uri)
     if position is None:
         raise DataError(f"{config.data.uri}: the dataset has no labels; there is nothing to learn")
-    monitor = monitor_for(manifest.targets[position].kind, config.train.monitor)
+    monitor = monitor_for(manifest.targets[position], config.train.monitor)
     # the dataset's default may change under a run
     data = config.data.model_copy(update={"split": config.data.split or manifest.default_split})
     train = config.train.model_copy(update={"monitor": monitor})
@@ -86,33 +95,55 @@ def _decided(config: RunConfig, manifest: Manifest) -> RunConfig:
 def _run(config: RunConfig, job: Job, progress: Progress) -> Result:
     train = config.train
     if train.max_workers == 0:
-        return run_worker(job, Group(device=device_for(train.use_gpu)), progress.record)
-    resources = ray_runtime.Resources(train.max_workers, train.threads or 1, train.use_gpu)
+        group = Group(device=device_for(train.use_gpu))
+        with stopper(progress.say) as told:
+            return run_worker(job, group, Driver(progress.record, told.pending, told.attend))
+    resources = _resources(config)
     with ray_runtime.session(resources, progress.say), _followed(job, progress):
-        progress.say(f"starting {train.max_workers} worker(s)")
-        result: Result = ray_runtime.run_workers(
-            run_worker, job, resources=resources, folder=job.run
-        )
+        # only now: Ray takes its environment when it is imported
+        from dnformer.ray_runtime.workers import Policy, run_workers
+
+        progress.say(f"starting {_range(train)} worker(s)")
+        result: Result = run_workers(
+            run_worker, job, resources=resources, folder=job.run,
+            policy=Policy(train.max_failures, train.collective_timeout_s),
+        )  # fmt: skip
         return result
+
+
+def _range(train: TrainConfig) -> str:
+    low, high = train.min_workers, train.max_workers
+    return str(high) if low == high else f"{low} to {high}"
+
+
+def _resources(config: RunConfig) -> ray_runtime.Resources:
+    train = config.train
+    return ray_runtime.Resources(
+        train.max_workers, train.threads or 1, train.use_gpu, min_workers=train.min_workers
+    )
 
 
 @contextmanager
 def _followed(job: Job, progress: Progress) -> Iterator[None]:
-    """Passes on the starts and epochs that the workers record, from the metrics they write."""
-    ended = threading.Event()
-    passed_on: set[tuple[str, int]] = set()
+    """Passes on what the workers record, from the metrics they write, and why a group failed."""
+    ended, follower = threading.Event(), Follower(job.run, since_attempt=job.attempt.number)
+    told = 0
 
     def follow() -> None:
-        for record in read_metrics(job.run, attempt=job.attempt):
-            key = (record["kind"], record["step"])
-            if record["kind"] != "step" and key not in passed_on:
-                passed_on.add(key)
-                progress.record(record)
+        nonlocal told
+        for record in follower.poll():
+            if record["kind"] == "start":
+                reasons = ray_runtime.failures(job.run)
+                for reason in reasons[told:]:
+                    progress.say(f"{reason}; started again")
+                told = len(reasons)
+            progress.record(record)
 
     def poll() -> None:
         while not ended.wait(0.5):
             follow()
 
+    told = len(ray_runtime.failures(job.run))
     thread = threading.Thread(target=poll, name="dnformer-progress", daemon=True)
     thread.start()
     try:
@@ -124,7 +155,7 @@ def _followed(job: Job, progress: Progress) -> Iterator[None]:
 
 
 def repeat(
-    config: RunConfig, times: int, *, fresh: bool = False, progress: Progress | None = None
+    config: RunConfig, times: int, *, start: Start = "any", progress: Progress | None = None
 ) -> Result:
     """Trains `times` runs in `RUN/repeat-i`; run i has seed + i and data seed + i.
 
@@ -136,7 +167,7 @@ def repeat(
     results = []
     with _one_session(config, progress):
         for i in range(times):
-            result = train(repeated(config, i), fresh=fresh, progress=progress)
+            result = train(repeated(config, i), start=start, progress=progress)
             metric = main_metric(result["test"])
             value = shown(metric, result["test"][metric])
             progress.say(f"repeat {i + 1}/{times}: test {metric} {value}")
@@ -164,17 +195,16 @@ def repeated(config: RunConfig, i: int) -> RunConfig:
 
 @contextmanager
 def _one_session(config: RunConfig, progress: Progress) -> Iterator[None]:
-    train = config.train
-    if train.max_workers == 0:
+    if config.train.max_workers == 0:
         yield
         return
-    resources = ray_runtime.Resources(train.max_workers, train.threads or 1, train.use_gpu)
-    with ray_runtime.session(resources, progress.say):
+    with ray_runtime.session(_resources(config), progress.say):
         yield
 
 
 def _means(results: list[Result], split: str) -> dict[str, float]:
-    names = results[0][split]
+    # one that is undefined on a split is left out
+    names = [name for name in results[0][split] if all(name in each[split] for each in results)]
     return {name: statistics.fmean(result[split][name] for result in results) for name in names}
 
 
@@ -186,6 +216,6 @@ def evaluate(uri: str) -> Result:
     """
     uri = storage.absolute(uri)
     config, fingerprint = read_run(uri)
-    result = evaluate_run(Job(config.dump(), uri, 0, fingerprint))
+    result = evaluate_run(Job(config.dump(), fingerprint, Attempt(uri, 0, 0, "")))
     stored = read_result(uri)
     return result if stored is None else result | {"seconds": stored["seconds"]}

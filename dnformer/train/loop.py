@@ -8,61 +8,86 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, final
+from typing import Literal, NamedTuple, final
 
-import psutil
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from dnformer.config import CheckpointConfig, EvalConfig, OptimConfig, TrainConfig
-from dnformer.errors import TrainError
+from dnformer.config import CheckpointConfig, EvalConfig, TrainConfig
+from dnformer.driver import Notice, Record
+from dnformer.errors import Stopped, TrainError
 from dnformer.group import Group
 from dnformer.loader import Loader, decode
 from dnformer.train.buffers import StepBuffers
-from dnformer.train.objectives import METRICS, Objective
-from dnformer.train.sinks import Record
+from dnformer.train.guards import Suspect
+from dnformer.train.meter import Mark, Meter
+from dnformer.train.objectives import METRICS, Objective, better
+from dnformer.train.optim import Position
+from dnformer.train.stages import Stages
 from dnformer.train.state import TrainState
+
+# the first of a span's sums; those of the objective follow
+_SUMS = ("loss", "weight", "seeds", "edges", "skipped")
 
 
 class Settings(NamedTuple):
     """The sections of the config that the loop obeys."""
 
     train: TrainConfig
-    optim: OptimConfig
     evaluation: EvalConfig
     checkpoint: CheckpointConfig
 
 
+class Trouble(NamedTuple):
+    """A step whose loss or gradient is not finite, and this rank's micro-batches of it."""
+
+    step: int
+    epoch: int
+    what: Literal["loss", "gradient"]
+    suspects: list[Suspect]
+
+
 class Hooks(NamedTuple):
-    """What the loop calls; every rank calls each at the same points.
+    """What the loop calls; every rank calls each at the same points, but for `save`.
 
     Attributes:
         evaluate: validation metrics, equal on all ranks.
         record: takes each record of metrics.
-        save: publishes a checkpoint of the state.
-        report: takes the epoch's record when its checkpoint, if any, is there.
+        report: likewise, after the checkpoint that belongs to it, if there is one.
+        save: publishes a checkpoint of the state; rank 0 decides alone when time is up for one.
+        begin: a step begins.
+        pending: whether this worker was told something that all should attend to; cheap.
+        attend: called where one of them was told: what there is to do.
+        not_finite: the error of a step that is not finite.
     """
 
     evaluate: Callable[[], dict[str, float]]
     record: Callable[[Record], None]
-    save: Callable[[], None]
     report: Callable[[Record], None]
+    save: Callable[[], None]
+    begin: Callable[[int], None]
+    pending: Callable[[], bool]
+    attend: Callable[[], Notice]
+    not_finite: Callable[[Trouble], TrainError]
 
 
 @contextmanager
 def seeded(key: int, device: torch.device) -> Iterator[None]:
     """PyTorch's generators seeded with `key`; the caller's states come back afterwards."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(key)
+    # torch.manual_seed does the same to every kind of device, and takes 1 ms
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        generators.append(torch.cuda.default_generators[index])
+    before = [generator.get_state() for generator in generators]
+    for generator in generators:
+        generator.manual_seed(key)
+    try:
         yield
-
-
-def learning_rate(optim: OptimConfig, step: int, total_steps: int) -> float:
-    """The learning rate of step `step` of `total_steps`: a function of nothing else."""
-    if optim.schedule == "constant":
-        return optim.lr
-    return optim.lr * 0.5 * (1 + math.cos(math.pi * step / total_steps))
+    finally:
+        for generator, state in zip(generators, before, strict=True):
+            generator.set_state(state)
 
 
 def seed_logits(model: nn.Module, batch: Data, dtype: torch.dtype) -> Tensor:
@@ -92,9 +117,11 @@ class Loop:
         settings: the loop's sections of the config, `micro_batches` and `monitor` decided.
         hooks: what to call on the way.
         objective: the loss and what is counted.
+        weights: of the loader's nodes in the loss, float64, above 0, in the loader's order.
+        stages: the clock of this rank.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a loop is made of
         self,
         state: TrainState,
         loader: Loader,
@@ -103,14 +130,22 @@ class Loop:
         settings: Settings,
         hooks: Hooks,
         objective: Objective,
+        weights: Tensor,
+        stages: Stages,
     ) -> None:
         self.state, self._loader, self._group, self._hooks = state, loader, group, hooks
-        self._settings, self._objective = settings, objective
+        self._settings, self._objective, self._stages = settings, objective, stages
         self._parameters = [p for p in state.model.parameters() if p.requires_grad]
         self._dtype = self._parameters[0].dtype
+        self._weights, self._device_weights = weights.numpy(), weights.to(group.device, self._dtype)
         self._micro_batches = settings.train.micro_batches or 1
         self.steps_per_epoch = -(-len(loader) // self._micro_batches)
-        self._seconds: dict[str, float] = {}
+        self._meter = Meter(stages, loader, group)
+        self._span = Span(self._meter.mark(), [])
+        self._saved_at = time.monotonic()
+        self._grad_norm = 0.0
+        if state.step > self.steps_per_epoch:
+            raise TrainError(f"the checkpoint is at step {state.step} of {self.steps_per_epoch}")
 
     @property
     def done(self) -> bool:
@@ -123,7 +158,8 @@ class Loop:
         """Trains to the end.
 
         Raises:
-            TrainError: the loss is not finite.
+            TrainError: the loss or a gradient is not finite.
+            Stopped: it was told to stop; the state is saved.
         """
         while not self.done:
             self._epoch()
@@ -136,78 +172,80 @@ class Loop:
         return [index for index in indices if self._loader.num_seeds(index)]
 
     def _epoch(self) -> None:
-        state, start = self.state, time.perf_counter()
-        self._seconds = {}
-        loader_before, counts_before = dict(self._loader.seconds), dict(self._loader.counts)
+        state = self.state
+        state.totals = state.totals or self._zeros()
+        state.recent = state.recent or self._zeros()
+        span, self._span = self._new_span(state.totals), self._new_span(state.recent)
         self._loader.set_epoch(state.epoch)
         state.model.train()
         steps = range(state.step, self.steps_per_epoch)
         batches = self._loader.draws(index for step in steps for index in self._mine(step))
         for step in steps:
-            self._step(step, batches)
-            self._maybe_save_mid_epoch()
-        for stage, before in loader_before.items():
-            self._seconds[stage] = self._loader.seconds[stage] - before
-        taken = {name: self._loader.counts[name] - n for name, n in counts_before.items()}
-        self._end_epoch(start, taken)
+            self._hooks.begin(state.steps_done)
+            notice = self._step(step, batches)
+            self._record_step()
+            self._after_step(notice)
+        self._end_epoch(span)
 
-    def _step(self, step: int, batches: Iterator[Data]) -> None:
+    def _zeros(self) -> list[float]:
+        return [0.0] * (len(_SUMS) + self._objective.num_counts)
+
+    def _new_span(self, sums: list[float]) -> "Span":
+        return Span(self._meter.mark(), list(sums))
+
+    def _step(self, step: int, batches: Iterator[Data]) -> Notice:
         state = self.state
-        state.optimizer.zero_grad(set_to_none=True)
-        first = step * self._micro_batches
-        weight = sum(self._loader.num_seeds(first + g) for g in range(self._micro_batches))
-        names = ("loss", "edges", *self._objective.counts)
-        sums = torch.zeros(len(names), dtype=self._dtype, device=self._group.device)
-        buffers = StepBuffers(state.model, weight)
+        state.optim.optimizer.zero_grad(set_to_none=True)
+        weight, num_seeds = self._of_step(step)
+        sums = torch.zeros(
+            3 + self._objective.num_counts, dtype=self._dtype, device=self._group.device
+        )
+        buffers = StepBuffers(state.model, num_seeds)
+        parts = []
         for index in self._mine(step):
-            with self._timed("wait"):
+            with self._stages.timed("wait"):
                 batch = next(batches)
             buffers.reset()
-            sums += self._micro_batch(index, batch, weight)
+            found = self._micro_batch(index, batch, weight)
+            sums += found
+            parts.append(Part(index, found[0], _nodes(batch)))
             buffers.add(self._loader.num_seeds(index))
-        found = dict(zip(names, self._reduce(sums, buffers), strict=True))
-        loss = found["loss"]
-        if not math.isfinite(loss):
-            raise TrainError(
-                f"the loss is {loss} at step {state.steps_done} (epoch {state.epoch}); the last "
-                "checkpoint is kept. Lower optim.lr, or set optim.clip_norm, and start with --fresh"
-            )
-        with self._timed("optimizer"):
-            self._update()
+        sums[2] += self._hooks.pending()
+        loss, edges, pending, *counts = self._reduce(sums, buffers)
+        skipped = self._update(loss, parts)
         state.step, state.steps_done = step + 1, state.steps_done + 1
-        added = found | {"loss": loss * weight, "seeds": float(weight)}
-        state.totals = {name: state.totals.get(name, 0.0) + value for name, value in added.items()}
-        every = self._settings.train.log_every
-        if every and state.steps_done % every == 0:
-            self._hooks.record(self._position("step") | {"train/loss": loss})
+        added = (loss * weight, weight, float(num_seeds), edges, skipped, *counts)
+        for totals in (state.totals, state.recent):
+            totals[:] = [a + b for a, b in zip(totals, added, strict=True)]
+        return self._hooks.attend() if pending else "none"
 
-    def _update(self) -> None:
-        clip_norm = self._settings.optim.clip_norm
-        if clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self._parameters, clip_norm)
-        for parameters in self.state.optimizer.param_groups:
-            parameters["lr"] = self._rate()
-        self.state.optimizer.step()
+    def _of_step(self, step: int) -> tuple[float, int]:
+        """(total weight in the loss, seeds) of a step, over all ranks."""
+        first = step * self._micro_batches
+        positions = [self._loader.positions(first + g) for g in range(self._micro_batches)]
+        weight = sum(float(self._weights[each].sum()) for each in positions)
+        return weight, sum(map(len, positions))
 
-    def _micro_batch(self, index: int, batch: Data, weight: int) -> Tensor:
-        """Adds a micro-batch's gradients; its [loss, edges, *counts]."""
-        device = self._group.device
-        with self._timed("copy"):
+    def _micro_batch(self, index: int, batch: Data, weight: float) -> Tensor:
+        """Adds a micro-batch's gradients; its [loss, edges, 0, *counts]."""
+        device, optim = self._group.device, self.state.optim
+        with self._stages.timed("copy"):
             batch = batch.to(device)
         with seeded(self._loader.key(index), device):
-            with self._timed("forward"):
-                logits = seed_logits(self.state.model, batch, self._dtype)
+            with self._stages.timed("forward"), optim.autocast():
+                logits = seed_logits(self.state.model, batch, self._dtype).to(self._dtype)
                 target = batch.y[batch.seed_rows]
-                loss = self._objective.loss(logits, target) / weight
-            with self._timed("backward"):
-                loss.backward()  # type: ignore[no-untyped-call]
-        counts = self._objective.count(logits.detach(), target)
-        edges = counts.new_tensor([batch.edge_index.size(1)])
-        return torch.cat([loss.detach().reshape(1), edges, counts])
+                weights = self._device_weights[batch.input_id]
+                loss = self._objective.loss(logits, target, weights) / weight
+            with self._stages.timed("backward"):
+                optim.backward(loss)
+        counts = self._objective.count(logits.detach(), target).to(self._dtype)
+        edges = counts.new_tensor([batch.edge_index.size(1), 0])
+        return torch.cat([loss.detach().to(self._dtype).reshape(1), edges, counts])
 
-    def _reduce(self, sums: Tensor, buffers: "StepBuffers") -> list[float]:
+    def _reduce(self, sums: Tensor, buffers: StepBuffers) -> list[float]:
         """Sums gradients and `sums` over the group, in one call; the sums as numbers."""
-        with self._timed("reduce"):
+        with self._stages.timed("reduce"):
             for parameter in self._parameters:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
@@ -220,35 +258,65 @@ class Loop:
             buffers.finish(self._group)
             return [float(value) for value in sums.tolist()]
 
-    def _rate(self) -> float:
-        total = self._settings.train.epochs * self.steps_per_epoch
-        return learning_rate(self._settings.optim, self.state.steps_done, total)
+    def _update(self, loss: float, parts: "list[Part]") -> float:
+        """Changes the weights; 1 where fp16 skips that, else 0."""
+        state = self.state
+        if not math.isfinite(loss):
+            raise self._trouble("loss", [part for part in parts if not part.loss.isfinite()])
+        with self._stages.timed("optimizer"):
+            update = state.optim.step(self._position(state.steps_done))
+        self._grad_norm = update.grad_norm
+        if update.applied:
+            return 0.0
+        if state.optim.scaled_too_much:
+            return 1.0
+        raise self._trouble("gradient", parts)
 
-    def _maybe_save_mid_epoch(self) -> None:
-        every, state = self._settings.checkpoint.every_steps, self.state
-        if every and state.steps_done % every == 0 and state.step < self.steps_per_epoch:
-            with self._timed("checkpoint"):
-                self._hooks.save()
+    def _trouble(self, what: Literal["loss", "gradient"], parts: "list[Part]") -> TrainError:
+        suspects = [Suspect(part.micro_batch, float(part.loss), part.nodes) for part in parts]
+        state = self.state
+        return self._hooks.not_finite(Trouble(state.steps_done, state.epoch, what, suspects))
 
-    def _end_epoch(self, start: float, taken: dict[str, int]) -> None:
+    def _position(self, step: int) -> Position:
+        return Position(step, self.steps_per_epoch, self._settings.train.epochs)
+
+    def _record_step(self) -> None:
+        every, state = self._settings.train.log_every, self.state
+        if every and state.steps_done % every == 0:
+            record = self._at("step") | self._measured(self._span, state.recent)
+            self._hooks.record(record)
+            self._hooks.report(record)
+            state.recent = self._zeros()
+            self._span = self._new_span(state.recent)
+
+    def _after_step(self, notice: Notice) -> None:
+        """Saves within the epoch where that is due, and stops where that was asked for."""
+        checkpoint, state = self._settings.checkpoint, self.state
+        every, every_s = checkpoint.every_steps, checkpoint.every_s
+        due = bool(every) and state.steps_done % (every or 1) == 0
+        due |= every_s is not None and time.monotonic() - self._saved_at >= every_s
+        # the end of the epoch saves what is due by then
+        if notice != "none" or (due and state.step < self.steps_per_epoch):
+            self._save()
+        if notice == "stop":
+            raise Stopped(f"stopped at step {state.steps_done}, in epoch {state.epoch + 1}")
+
+    def _save(self) -> None:
+        with self._stages.timed("checkpoint"):
+            self._hooks.save()
+        self._saved_at = time.monotonic()
+
+    def _end_epoch(self, span: "Span") -> None:
         state, epoch = self.state, self.state.epoch
         metrics = self._evaluate(epoch)
-        record = self._position("epoch") | self._train_metrics() | metrics
-        state.epoch, state.step, state.totals = epoch + 1, 0, {}
-        elapsed = time.perf_counter() - start
-        state.seconds += elapsed
-        record["seconds"] = elapsed
-        record["seeds_per_s"] = record.pop("seeds") / elapsed
-        record["edges_per_s"] = record.pop("edges") / elapsed
-        record["rss_bytes"] = psutil.Process().memory_info().rss
-        # of this rank's batches since the start or the resume
-        record["cache_hit_rate"] = taken["hits"] / max(taken["rows"], 1)
-        record["feature_bytes_read"] = taken["bytes_read"]
-        record["stage_seconds"] = {k: round(v, 6) for k, v in self._seconds.items()}
+        record = self._at("epoch") | self._measured(span, state.totals) | metrics
+        state.epoch, state.step, state.totals = epoch + 1, 0, []
+        state.seconds += record["seconds"]
         # the record first: a resumed run must find every epoch that its checkpoint has behind it
         self._hooks.record(record)
         if self._checkpoint_due(epoch):
-            self._hooks.save()
+            self._rank(metrics)
+            self._save()
         self._hooks.report(record)
 
     def _checkpoint_due(self, epoch: int) -> bool:
@@ -258,37 +326,73 @@ class Loop:
         by_step = every is not None and self.state.steps_done % every == 0
         return by_epoch or by_step or self.done
 
+    @property
+    def _monitor(self) -> str:
+        assert self._settings.train.monitor is not None
+        return self._settings.train.monitor
+
     def _evaluate(self, epoch: int) -> dict[str, float]:
-        train = self._settings.train
-        assert train.monitor is not None
-        last = epoch + 1 >= train.epochs
+        """Validates where that is due; keeps the weights if they are the best."""
+        state, last = self.state, epoch + 1 >= self._settings.train.epochs
         if (epoch + 1) % self._settings.evaluation.every_epochs and not last:
             return {}
-        with self._timed("evaluate"):
-            metrics = self._hooks.evaluate()
-        value, best = metrics[train.monitor], self.state.best_value
-        lower = METRICS[train.monitor.removeprefix("val/")].lower_is_better
-        if best is None or (value < best if lower else value > best):
-            self.state.keep_best(value)
-        else:
-            self.state.stale += 1
+        with state.optim.averaged():
+            with self._stages.timed("evaluate"):
+                metrics = self._hooks.evaluate()
+            value = metrics[self._monitor]
+            improved = better(self._monitor, value, state.best_value)
+            if improved:
+                state.keep_best(value)
+            else:
+                state.stale += 1
+        state.optim.observe(better=improved)
         return metrics
 
-    def _position(self, kind: str) -> Record:
+    def _rank(self, metrics: dict[str, float]) -> None:
+        value = metrics.get(self._monitor)
+        if value is not None and math.isfinite(value):
+            lower = METRICS[self._monitor.removeprefix("val/")].lower_is_better
+            keep = self._settings.checkpoint.keep_best
+            self.state.rank(value, keep, lower_is_better=lower)
+
+    def _at(self, kind: str) -> Record:
         return {"kind": kind, "epoch": self.state.epoch, "step": self.state.steps_done}
 
-    def _train_metrics(self) -> Record:
-        totals = self.state.totals
-        metrics = {"loss": totals["loss"] / totals["seeds"], **self._objective.running(totals)}
+    def _measured(self, span: "Span", sums: list[float]) -> Record:
+        """Training metrics of `sums`, and what the span in which they were added took."""
+        loss, weight, _, _, skipped, *counts = sums
+        metrics = self._objective.running(torch.tensor(counts, dtype=torch.float64))
+        metrics["loss"] = loss / weight
+        took = self._meter.since(span.mark)
+        seeds, edges = (sums[i] - span.before[i] for i in (2, 3))
         return {
             **{f"train/{name}": value for name, value in metrics.items()},
-            "lr": self._rate(),
-            "seeds": totals["seeds"],
-            "edges": totals["edges"],
+            "lr": self.state.optim.rate(self._position(max(self.state.steps_done - 1, 0))),
+            "grad_norm": self._grad_norm,
+            "skipped_steps": int(skipped),
+            "seeds_per_s": seeds / took["seconds"],
+            "edges_per_s": edges / took["seconds"],
+            **took,
         }
 
-    @contextmanager
-    def _timed(self, stage: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self._seconds[stage] = self._seconds.get(stage, 0.0) + time.perf_counter() - start
+
+class Span(NamedTuple):
+    """Where a span begins, and the sums then: those of an epoch may come from a checkpoint."""
+
+    mark: Mark
+    before: list[float]
+
+
+class Part(NamedTuple):
+    """A micro-batch of a step: its index, its share of the loss, its seeds."""
+
+    micro_batch: int
+    loss: Tensor
+    nodes: Tensor
+
+
+def _nodes(batch: Data) -> Tensor:
+    """Indices of the seeds of a batch."""
+    ids: Tensor | None = batch.get("n_id")
+    rows: Tensor = batch.seed_rows
+    return rows if ids is None else ids[rows]

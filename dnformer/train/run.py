@@ -3,43 +3,106 @@
 `run.json` holds config and dataset fingerprint; `attempt.json` the one start that may write.
 """
 
-import json
+import hashlib
 import os
 import socket
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, TypeVar, final
 
 import psutil
 from filelock import FileLock, Timeout
+from pydantic import Field, ValidationError
 
 from dnformer import storage
 from dnformer.config import RunConfig
 from dnformer.errors import CheckpointError
-from dnformer.parsing import parse
+from dnformer.parsing import Section, parse
 
 _RUN, _ATTEMPT, _RESULT, _LOCK = "run.json", "attempt.json", "result.json", ".lock"
-_CONTENT = (_RESULT, "checkpoints", "metrics", "ray")
+_CONTENT = (_RESULT, "checkpoints", "failed", "metrics", "ray", "tensorboard")
+
+Start = Literal["any", "fresh", "resume"]
+
+
+class _RunFile(Section):
+    format: Literal[1] = 1
+    config: dict[str, Any]
+    fingerprint: str
+    files: dict[str, str] = Field({}, description="SHA-256 of the files that decide, by field")
+    # that began the run; what earlier ones leave there is not of this run
+    attempt: int = 0
+
+
+class _AttemptFile(Section):
+    start: int = 0
+    attempt: int
+    token: str = ""
+    taken: bool = True
+    host: str
+    pid: int
+    started: float
+    oom_kills: int | None = None
+
+
+class _ResultFile(Section):
+    attempt: int = 0
+    result: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """The right to write into a run: attempt `number` of it."""
+    """The right to write into a run, which ends when another start or worker group takes it.
+
+    A start is a driver; each group of workers that it starts is an attempt. Attempts are counted on
+    over all starts, and what an attempt publishes has its number in its name. An older one that
+    does not know yet that it was superseded can so only leave what nobody reads.
+
+    Attributes:
+        run: the run's folder.
+        start: number of the driver's start.
+        number: number of the attempt.
+        token: tells apart two that took one number, where a store cannot put conditionally.
+    """
 
     run: str
+    start: int
     number: int
+    token: str
+
+    def claim(self) -> "Attempt":
+        """The attempt of a worker group of this start: this one, or a new one after another group.
+
+        Raises:
+            CheckpointError: a later start has taken over.
+        """
+        uri = storage.join(self.run, _ATTEMPT)
+        before = storage.read_if_exists(uri)
+        found = _read(uri, _AttemptFile)
+        if found is None or found.start != self.start:
+            raise self._superseded()
+        number = found.attempt + 1 if found.taken else found.attempt
+        claimed = Attempt(self.run, self.start, number, uuid.uuid4().hex)
+        claim = found.model_copy(update={"attempt": number, "taken": True, "token": claimed.token})
+        if not storage.compare_and_put(uri, _content(claim), expected=before):
+            raise self._superseded()
+        return claimed
 
     def check(self) -> None:
         """Call before anything is published.
 
         Raises:
-            CheckpointError: a later start has taken over.
+            CheckpointError: another attempt has taken over.
         """
-        found = _read_json(storage.join(self.run, _ATTEMPT))
-        if found is None or found["attempt"] != self.number:
-            raise CheckpointError(
-                f"{self.run}: attempt {self.number} was superseded by another start; it stops here"
-            )
+        found = _read(storage.join(self.run, _ATTEMPT), _AttemptFile)
+        if found is None or (found.attempt, found.token) != (self.number, self.token):
+            raise self._superseded()
+
+    def _superseded(self) -> CheckpointError:
+        return CheckpointError(
+            f"{self.run}: attempt {self.number} was superseded by another start; it stops here"
+        )
 
 
 def run_uri(config: RunConfig) -> str:
@@ -47,18 +110,23 @@ def run_uri(config: RunConfig) -> str:
     return storage.join(storage.absolute(config.storage_path), config.name)
 
 
-def _read_json(uri: str) -> Any:
+Parsed = TypeVar("Parsed", bound=Section)
+
+
+def _read(uri: str, kind: type[Parsed]) -> Parsed | None:
     content = storage.read_if_exists(uri)
     if content is None:
         return None
     try:
-        return json.loads(content)
-    except ValueError:
-        raise CheckpointError(f"{uri}: damaged, no valid JSON; start over with --fresh") from None
+        return kind.model_validate_json(content)
+    except ValidationError:
+        raise CheckpointError(
+            f"{uri}: damaged, or none of ours; start under another name"
+        ) from None
 
 
-def _write_json(uri: str, values: Any) -> None:
-    storage.write_bytes(uri, json.dumps(values, indent=1).encode())
+def _content(section: Section) -> bytes:
+    return section.model_dump_json(indent=1).encode()
 
 
 @final
@@ -68,25 +136,28 @@ class Run:
     Args:
         config: the run's config; `micro_batches` and `threads` may be undecided.
         fingerprint: of the dataset.
-        fresh: forget what is there and start over.
+        start: "fresh" forgets what is there, "resume" refuses a run that has not begun.
 
     Raises:
         CheckpointError: the folder is another run's, or a live start is writing in it.
     """
 
-    def __init__(self, config: RunConfig, fingerprint: str, *, fresh: bool = False) -> None:
+    def __init__(self, config: RunConfig, fingerprint: str, *, start: Start = "any") -> None:
         self.uri = run_uri(config)
-        self._asked, self._fingerprint, self._fresh = config, fingerprint, fresh
+        self._asked, self._fingerprint, self._start = config, fingerprint, start
+        self._files = _file_hashes(config)
         self._lock: FileLock | None = None
 
     def __enter__(self) -> "Run":
         self._take_lock()
         try:
             # checked before the attempt is taken: a start that is refused must not stop a live one
-            stored = _read_json(storage.join(self.uri, _RUN))
+            stored = _read(storage.join(self.uri, _RUN), _RunFile)
             if stored is None:
                 self._refuse_foreign_folder()
-            begin = stored is None or self._fresh
+            begin = stored is None or self._start == "fresh"
+            if begin and self._start == "resume":
+                raise CheckpointError(f"{self.uri}: there is no run to resume; leave out --resume")
             self.config, self.warnings = self._settle(None if begin else stored)
             self.attempt = self._next_attempt()
             if begin:
@@ -104,7 +175,7 @@ class Run:
             self._lock.release()
 
     def _take_lock(self) -> None:
-        holder = _read_json(storage.join(self.uri, _ATTEMPT))
+        holder = _read(storage.join(self.uri, _ATTEMPT), _AttemptFile)
         if storage.is_local(self.uri):
             Path(self.uri).mkdir(parents=True, exist_ok=True)
             self._lock = FileLock(Path(self.uri) / _LOCK)
@@ -115,8 +186,8 @@ class Run:
         elif holder is not None and _is_alive(holder):
             raise self._in_use(holder)
 
-    def _in_use(self, holder: Any) -> CheckpointError:
-        who = f"host {holder['host']}, pid {holder['pid']}" if holder else "another process"
+    def _in_use(self, holder: _AttemptFile | None) -> CheckpointError:
+        who = f"host {holder.host}, pid {holder.pid}" if holder else "another process"
         return CheckpointError(
             f"{self.uri} is being written by a start that is alive ({who}); "
             "wait for it, stop it, or choose another name"
@@ -125,17 +196,20 @@ class Run:
     def _next_attempt(self) -> Attempt:
         uri = storage.join(self.uri, _ATTEMPT)
         before = storage.read_if_exists(uri)
-        number = _read_json(uri)["attempt"] + 1 if before is not None else 1
+        last = _read(uri, _AttemptFile)
         process = psutil.Process()
-        claim = {
-            "attempt": number,
-            "host": socket.gethostname(),
-            "pid": process.pid,
-            "started": process.create_time(),
-        }
-        if not storage.compare_and_put(uri, json.dumps(claim).encode(), expected=before):
-            raise self._in_use(_read_json(uri))
-        return Attempt(self.uri, number)
+        claim = _AttemptFile(
+            start=1 if last is None else last.start + 1,
+            attempt=1 if last is None else last.attempt + 1,
+            token=uuid.uuid4().hex,
+            taken=False,
+            host=socket.gethostname(),
+            pid=process.pid,
+            started=process.create_time(),
+        )
+        if not storage.compare_and_put(uri, _content(claim), expected=before):
+            raise self._in_use(_read(uri, _AttemptFile))
+        return Attempt(self.uri, claim.start, claim.attempt, claim.token)
 
     def _refuse_foreign_folder(self) -> None:
         found = sorted(set(_CONTENT) & set(storage.list_names(self.uri)))
@@ -149,10 +223,15 @@ class Run:
         # run.json goes last: what it stands beside is ours to remove
         for name in _CONTENT:
             storage.remove(storage.join(self.uri, name))
-        values = {"format": 1, "config": portable(self.config), "fingerprint": self._fingerprint}
-        _write_json(storage.join(self.uri, _RUN), values)
+        values = _RunFile(
+            config=portable(self.config),
+            fingerprint=self._fingerprint,
+            files=self._files,
+            attempt=self.attempt.number,
+        )
+        storage.write_bytes(storage.join(self.uri, _RUN), _content(values))
 
-    def _settle(self, stored: Any) -> tuple[RunConfig, list[str]]:
+    def _settle(self, stored: _RunFile | None) -> tuple[RunConfig, list[str]]:
         """The config with everything decided, as the run's first start decided it."""
         asked = self._asked
         if stored is None:
@@ -161,7 +240,7 @@ class Run:
                 threads=asked.train.threads or _default_threads(asked.train.max_workers),
             )
             return config, []
-        first = parse(RunConfig, stored["config"], name=f"{self.uri}/{_RUN}")
+        first = parse(RunConfig, stored.config, name=f"{self.uri}/{_RUN}")
         decided = first.train
         assert decided.micro_batches is not None
         assert decided.threads is not None
@@ -169,25 +248,33 @@ class Run:
             micro_batches=asked.train.micro_batches or decided.micro_batches,
             threads=asked.train.threads or decided.threads,
         )
-        self._refuse_others(config, first, stored["fingerprint"])
-        if config.train.threads == decided.threads:
-            return config, []
+        self._refuse_others(config, first, stored)
         return config, [
-            f"train.threads is {config.train.threads}, the run began with {decided.threads}: "
-            "results may differ in the last bits"
+            f"train.{name} is {now}, the run began with {then}: results may differ in the last bits"
+            for name, now, then in (
+                ("threads", config.train.threads, decided.threads),
+                ("compile", config.train.compile, decided.compile),
+            )
+            if now != then
         ]
 
-    def _refuse_others(self, config: RunConfig, first: RunConfig, fingerprint: str) -> None:
-        here, there = config.identity(), first.identity()
+    def _refuse_others(self, config: RunConfig, first: RunConfig, stored: _RunFile) -> None:
+        # paths as the run's first start wrote them
+        here, there = parse(RunConfig, portable(config)).identity(), first.identity()
         differing = [
             f"{key} is {here.get(key)!r}, the run has {there.get(key)!r}"
             for key in sorted({*here, *there})
             if here.get(key) != there.get(key)
         ]
-        if self._fingerprint != fingerprint:
+        if self._fingerprint != stored.fingerprint:
             differing.append(
-                f"the dataset is {self._fingerprint[:12]}, the run has {fingerprint[:12]}"
+                f"the dataset is {self._fingerprint[:12]}, the run has {stored.fingerprint[:12]}"
             )
+        differing += [
+            f"the content of {key} has changed since the run began"
+            for key, content in self._files.items()
+            if stored.files.get(key, content) != content
+        ]
         if differing:
             raise CheckpointError(
                 f"{self.uri} is another run: {'; '.join(differing)}. Choose another name, or "
@@ -200,14 +287,25 @@ class Run:
 
     def finish(self, result: dict[str, Any]) -> None:
         """Stores the run's result."""
-        self.attempt.check()
-        _write_json(storage.join(self.uri, _RESULT), result)
+        # a worker group of this start may have taken the attempt since; another start may not
+        found = _read(storage.join(self.uri, _ATTEMPT), _AttemptFile)
+        if found is None or found.start != self.attempt.start:
+            self.attempt.check()
+        number = self.attempt.number if found is None else found.attempt
+        values = _ResultFile(attempt=number, result=result)
+        storage.write_bytes(storage.join(self.uri, _RESULT), _content(values))
 
 
 def read_result(uri: str) -> dict[str, Any] | None:
     """The result of a finished run, or None."""
-    found: dict[str, Any] | None = _read_json(storage.join(uri, _RESULT))
-    return found
+    found = _read(storage.join(uri, _RESULT), _ResultFile)
+    return None if found is None or found.attempt < first_attempt(uri) else found.result
+
+
+def first_attempt(uri: str) -> int:
+    """The attempt that began the run at `uri`: what earlier ones left there is not of this run."""
+    stored = _read(storage.join(uri, _RUN), _RunFile)
+    return 0 if stored is None else stored.attempt
 
 
 def read_run(uri: str) -> tuple[RunConfig, str]:
@@ -216,10 +314,10 @@ def read_run(uri: str) -> tuple[RunConfig, str]:
     Raises:
         CheckpointError: there is no run.
     """
-    stored = _read_json(storage.join(storage.absolute(uri), _RUN))
+    stored = _read(storage.join(storage.absolute(uri), _RUN), _RunFile)
     if stored is None:
         raise CheckpointError(f"{uri}: no run here ({_RUN} is missing); give a run's folder")
-    return parse(RunConfig, stored["config"], name=f"{uri}/{_RUN}"), stored["fingerprint"]
+    return parse(RunConfig, stored.config, name=f"{uri}/{_RUN}"), stored.fingerprint
 
 
 def portable(config: RunConfig) -> dict[str, Any]:
@@ -227,19 +325,35 @@ def portable(config: RunConfig) -> dict[str, Any]:
     values = config.dump()
     values["data"]["uri"] = storage.absolute(config.data.uri)
     values["storage_path"] = storage.absolute(config.storage_path)
+    split = values["data"]["split"]
+    if split and "file" in split:
+        split["file"] = storage.absolute(split["file"])
+    if values["loss"]["mask"]:
+        values["loss"]["mask"] = storage.absolute(values["loss"]["mask"])
     return values
+
+
+def _file_hashes(config: RunConfig) -> dict[str, str]:
+    """SHA-256 by field of the files that decide what a run computes."""
+    split = config.data.split
+    named = {"data.split.file": split.file if split else None, "loss.mask": config.loss.mask}
+    return {
+        field: hashlib.sha256(storage.read_bytes(uri)).hexdigest()
+        for field, uri in named.items()
+        if uri is not None
+    }
 
 
 def _default_threads(workers: int) -> int:
     return max(1, len(os.sched_getaffinity(0)) // max(workers, 1))
 
 
-def _is_alive(holder: dict[str, Any]) -> bool:
+def _is_alive(holder: _AttemptFile) -> bool:
     """Whether the process that claimed a run still lives; known for this host only."""
-    if holder["host"] != socket.gethostname() or holder["pid"] == os.getpid():
+    if holder.host != socket.gethostname() or holder.pid == os.getpid():
         return False
     try:
-        created: float = psutil.Process(holder["pid"]).create_time()
+        created: float = psutil.Process(holder.pid).create_time()
     except psutil.NoSuchProcess:
         return False
-    return abs(created - float(holder["started"])) < 1
+    return abs(created - holder.started) < 1

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -14,14 +15,15 @@ import torch
 import yaml
 
 from dnformer.config import RunConfig
+from dnformer.driver import Driver
 from dnformer.errors import ConfigError, DataError, TrainError
 from dnformer.group import Group
 from dnformer.parsing import parse
-from dnformer.ray_runtime import Resources, run_workers, session
+from dnformer.ray_runtime import Resources, session
 from dnformer.ray_runtime.session import _temporary_folder
+from dnformer.train.checkpoints import newest_checkpoint, read_checkpoint
 from dnformer.train.launch import evaluate, train
 from dnformer.train.sinks import read_metrics
-from dnformer.train.state import newest_checkpoint, read_checkpoint
 
 pytestmark = [
     pytest.mark.ray,
@@ -44,25 +46,28 @@ def said() -> list[str]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def ray(said) -> Iterator[None]:
+def ray(said) -> Iterator[ModuleType]:
     with session(Resources(2, 1, use_gpu=False), said.append):
-        yield
+        # only now: Ray takes its environment when it is imported
+        from dnformer.ray_runtime import workers
+
+        yield workers
 
 
-def add_up(payload: dict, group: Group, report) -> dict:
+def add_up(payload: dict, group: Group, driver: Driver) -> dict:
     """A worker: sums over the group, and reports."""
-    report({"epoch": 0})
+    driver.report({"kind": "epoch", "epoch": 0, "step": 1})
     total = group.sum_(torch.tensor([group.rank + payload["add"]])).item()
     return {"rank": group.rank, "sum": total, "cwd": os.getcwd()}
 
 
-def refuse(payload: str, group: Group, report) -> None:
+def refuse(payload: str, group: Group, driver: Driver) -> None:
     """A worker that raises one of our errors on rank 1."""
     if group.rank == 1:
         raise DataError(payload)
 
 
-def divide(payload: int, group: Group, report) -> float:
+def divide(payload: int, group: Group, driver: Driver) -> float:
     """A worker that fails by a bug."""
     return 1 / payload
 
@@ -85,34 +90,44 @@ def test_session_inside_a_session_checks_what_is_there(said):
         pass
 
 
-def test_run_workers_gives_what_rank_0_returned(tmp_path):
-    result = run_workers(
-        add_up, {"add": 1}, resources=Resources(2, 1, use_gpu=False), folder=str(tmp_path)
+def test_run_workers_gives_what_rank_0_returned(ray, tmp_path):
+    result = ray.run_workers(
+        add_up,
+        {"add": 1},
+        resources=Resources(2, 1, use_gpu=False),
+        folder=str(tmp_path),
+        policy=ray.Policy(),
     )
     assert (result["rank"], result["sum"]) == (0, 3)
 
 
-def test_run_workers_raises_the_workers_own_error(tmp_path):
+def test_run_workers_raises_the_workers_own_error(ray, tmp_path):
     resources = Resources(2, 1, use_gpu=False)
     with pytest.raises(DataError, match=r"^row 7 is bad$"):
-        run_workers(refuse, "row 7 is bad", resources=resources, folder=str(tmp_path / "a"))
+        ray.run_workers(
+            refuse, "row 7 is bad", resources=resources, folder=str(tmp_path / "a"),
+            policy=ray.Policy(max_failures=2),
+        )  # fmt: skip
     with pytest.raises(TrainError, match="worker 0 failed: ZeroDivisionError"):
-        run_workers(divide, 0, resources=resources, folder=str(tmp_path / "b"))
+        ray.run_workers(
+            divide, 0, resources=resources, folder=str(tmp_path / "b"),
+            policy=ray.Policy(max_failures=2),
+        )  # fmt: skip
 
 
-def press_ctrl_c(payload: int, group: Group, report) -> None:
+def press_ctrl_c(payload: int, group: Group, driver: Driver) -> None:
     """A worker that sends its driver what Ctrl-C sends, and waits to be stopped."""
     if group.rank == 0:
         os.kill(payload, signal.SIGINT)
     time.sleep(60)
 
 
-def test_run_workers_passes_on_ctrl_c_and_gives_the_handler_back(tmp_path):
+def test_run_workers_passes_on_ctrl_c_and_gives_the_handler_back(ray, tmp_path):
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        run_workers(
+        ray.run_workers(
             press_ctrl_c, os.getpid(), resources=Resources(2, 1, use_gpu=False),
-            folder=str(tmp_path),
+            folder=str(tmp_path), policy=ray.Policy(),
         )  # fmt: skip
     assert signal.getsignal(signal.SIGINT) is before
 

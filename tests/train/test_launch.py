@@ -20,9 +20,9 @@ from dnformer.data.sources.raw import RawSource
 from dnformer.data.sources.synthetic import SyntheticSource
 from dnformer.errors import CheckpointError, ConfigError, DataError
 from dnformer.parsing import parse
+from dnformer.train.checkpoints import newest_checkpoint, read_checkpoint
 from dnformer.train.launch import Progress, evaluate, repeat, repeated, train
 from dnformer.train.sinks import read_metrics
-from dnformer.train.state import newest_checkpoint, read_checkpoint
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 STEPS = 9  # an epoch: 180 seeds in batches of 20
@@ -45,7 +45,7 @@ def test_train_learns_and_says_so(make_config, tmp_path):
     records = []
     config = make_config(tmp_path, train={"epochs": 12})
     result = train(config, progress=Progress(record=records.append))
-    assert records.pop(0) == {"kind": "start", "epoch": 0, "step": 0}
+    assert records.pop(0) == {"kind": "start", "epoch": 0, "step": 0, "world_size": 1}
     assert [record["epoch"] for record in records] == list(range(12))
     assert result["epochs"] == 12
     assert result["run"] == str(tmp_path / "run")
@@ -157,7 +157,7 @@ def test_train_of_one_run_twice_gives_the_same_bits(make_config, tmp_path):
 
 def test_train_fresh_starts_over(make_config, tmp_path):
     train(make_config(tmp_path))
-    result = train(make_config(tmp_path, optim={"lr": 0.02}), fresh=True)
+    result = train(make_config(tmp_path, optim={"lr": 0.02}), start="fresh")
     assert [record["step"] for record in read_metrics(result["run"])][:2] == [0, 1]
 
 

@@ -3,16 +3,19 @@
 import math
 from collections.abc import Iterable, Iterator
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from dnformer.config import CheckpointConfig, EvalConfig, OptimConfig, TrainConfig
-from dnformer.errors import TrainError
+from dnformer.errors import Stopped, TrainError
 from dnformer.group import Group
-from dnformer.train.loop import Hooks, Loop, Settings, learning_rate, seeded
+from dnformer.train.loop import Hooks, Loop, Settings, Trouble, seeded
 from dnformer.train.objectives import ClassObjective
+from dnformer.train.optim import Optim
+from dnformer.train.stages import Stages
 from dnformer.train.state import TrainState
 
 
@@ -34,6 +37,10 @@ class Rows:
     def num_seeds(self, index: int) -> int:
         return len(self._x[index * self._batch_size : (index + 1) * self._batch_size])
 
+    def positions(self, index: int) -> np.ndarray:
+        first = index * self._batch_size
+        return np.arange(first, first + self.num_seeds(index))
+
     def key(self, index: int) -> int:
         return 1000 * self.epochs[-1] + index
 
@@ -45,6 +52,7 @@ class Rows:
                 y=self._y[rows],
                 edge_index=torch.zeros(2, 0, dtype=torch.long),
                 seed_rows=torch.arange(len(self._x[rows])),
+                input_id=torch.from_numpy(self.positions(index)),
             )
 
 
@@ -71,6 +79,8 @@ class Recorder:
         self.records: list[dict] = []
         self._accuracies = iter(accuracies)
         self.state: TrainState | None = None
+        self.trouble: Trouble | None = None
+        self.notices: list[str] = []
 
     def hooks(self) -> Hooks:
         def evaluate() -> dict[str, float]:
@@ -85,7 +95,15 @@ class Recorder:
             self.records.append(values)
             self.calls.append(("record", values["kind"], values["step"]))
 
-        return Hooks(evaluate, record, save, lambda values: self.calls.append(("report",)))
+        def not_finite(found: Trouble) -> TrainError:
+            self.trouble = found
+            return TrainError("not finite")
+
+        return Hooks(
+            evaluate, record, lambda values: self.calls.append(("report",)), save,
+            begin=lambda step: None, pending=lambda: bool(self.notices),
+            attend=lambda: self.notices.pop(0), not_finite=not_finite,
+        )  # fmt: skip
 
 
 def make_loop(
@@ -98,6 +116,7 @@ def make_loop(
     optim: OptimConfig | None = None,
     checkpoint: CheckpointConfig | None = None,
     evaluation: EvalConfig | None = None,
+    weights: Tensor | None = None,
     **train: object,
 ) -> Loop:
     generator = torch.Generator().manual_seed(0)
@@ -105,19 +124,28 @@ def make_loop(
     y = torch.arange(num_rows) % 2
     torch.manual_seed(0)
     model = Net(middle or nn.Identity()).to(dtype)
-    recorder.state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    found = TrainConfig.model_validate(
+        {"epochs": 2, "micro_batches": 1, "monitor": "val/accuracy"} | train
+    )
+    used = Optim(
+        model, optim or OptimConfig(lr=0.1), precision=found.precision, device=torch.device("cpu")
+    )
+    recorder.state = TrainState(model, used)
     settings = Settings(
-        TrainConfig.model_validate(
-            {"epochs": 2, "micro_batches": 1, "monitor": "val/accuracy"} | train
-        ),
-        optim or OptimConfig(lr=0.1),
+        found,
         evaluation or EvalConfig(),
         checkpoint or CheckpointConfig(),
     )
     loader = Rows(x, y, batch_size)
-    hooks, objective = recorder.hooks(), ClassObjective()
     return Loop(
-        recorder.state, loader, Group(), settings=settings, hooks=hooks, objective=objective
+        recorder.state,
+        loader,
+        Group(),
+        settings=settings,
+        hooks=recorder.hooks(),
+        objective=ClassObjective(num_classes=2),
+        weights=torch.ones(num_rows, dtype=torch.float64) if weights is None else weights,
+        stages=Stages(),
     )
 
 
@@ -152,8 +180,7 @@ def test_loop_goes_on_within_an_epoch_from_what_was_saved():
     saved = {}
 
     def save_and_die() -> None:
-        saved["tensors"] = {name: t.clone() for name, t in halted.state.tensors().items()}
-        saved["values"] = halted.state.values()
+        saved["all"] = halted.state.snapshot()
         raise KeyboardInterrupt
 
     loop = make_loop(halted, checkpoint=CheckpointConfig(every_steps=2))
@@ -161,7 +188,7 @@ def test_loop_goes_on_within_an_epoch_from_what_was_saved():
     with pytest.raises(KeyboardInterrupt):
         loop.run()
     loop = make_loop(again)
-    again.state.restore(saved["tensors"], saved["values"])
+    again.state.restore(saved["all"].tensors, saved["all"].values)
     assert (again.state.epoch, again.state.step) == (0, 2)
     loop.run()
     for one, other in zip(
@@ -243,9 +270,94 @@ def test_loop_stops_at_a_loss_that_is_not_finite():
     loop = make_loop(recorder)
     with torch.no_grad():
         loop.state.model.last.bias[0] = math.nan
-    with pytest.raises(TrainError, match=r"the loss is nan at step 0 \(epoch 0\)"):
+    with pytest.raises(TrainError, match="not finite"):
         loop.run()
     assert recorder.calls == []
+    assert recorder.trouble is not None
+    assert (recorder.trouble.step, recorder.trouble.what) == (0, "loss")
+    (suspect,) = recorder.trouble.suspects
+    assert (suspect.micro_batch, suspect.nodes.tolist()) == (0, [0, 1])
+    assert math.isnan(suspect.loss)
+
+
+def test_loop_stops_at_a_gradient_that_is_not_finite():
+    recorder = Recorder()
+    # the loss is finite, its gradient is not
+    loop = make_loop(recorder, middle=Sqrt(), num_rows=2)
+    before = [p.clone() for p in loop.state.model.parameters()]
+    with pytest.raises(TrainError, match="not finite"):
+        loop.run()
+    assert recorder.trouble is not None
+    assert recorder.trouble.what == "gradient"
+    assert [found.micro_batch for found in recorder.trouble.suspects] == [0]
+    for one, other in zip(before, loop.state.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+class Sqrt(nn.Module):
+    """The root of zero, whose slope is infinite."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * 0).sqrt()
+
+
+@pytest.mark.parametrize(("notice", "steps"), [("save", 8), ("stop", 2)])
+def test_loop_saves_when_it_is_told_and_stops_when_it_is_told(notice, steps):
+    recorder = Recorder()
+    loop = make_loop(recorder, checkpoint=CheckpointConfig(every_epochs=9))
+    loop._hooks = loop._hooks._replace(
+        begin=lambda step: recorder.notices.append(notice) if step == 1 else None
+    )
+    if notice == "stop":
+        with pytest.raises(Stopped, match="stopped at step 2, in epoch 1"):
+            loop.run()
+    else:
+        loop.run()
+    assert recorder.calls[0] == ("save", 0, 2, 2)
+    assert loop.state.steps_done == steps
+
+
+def test_loop_stopped_at_the_last_step_of_an_epoch_ends_it_when_it_goes_on():
+    straight, halted, again = Recorder(), Recorder(), Recorder()
+    make_loop(straight).run()
+    loop = make_loop(halted)
+    loop._hooks = loop._hooks._replace(
+        begin=lambda step: halted.notices.append("stop") if step == 3 else None
+    )
+    with pytest.raises(Stopped):
+        loop.run()
+    saved = halted.state.snapshot()
+    loop = make_loop(again)
+    again.state.restore(saved.tensors, saved.values)
+    loop.run()
+    assert again.records[0]["train/loss"] == straight.records[0]["train/loss"]
+    assert [r["step"] for r in again.records] == [4, 8]
+
+
+def test_loop_saves_after_seconds():
+    recorder = Recorder()
+    make_loop(recorder, checkpoint=CheckpointConfig(every_s=1e-9, every_epochs=9)).run()
+    assert [call[3] for call in recorder.calls if call[0] == "save"] == [1, 2, 3, 5, 6, 7, 8]
+
+
+def test_loop_weighs_the_nodes_in_the_loss():
+    recorder, masked = Recorder(), Recorder()
+    weights = torch.tensor([1.0, 0.5, 2, 0.1, 3, 1, 1], dtype=torch.float64)
+    loop = make_loop(masked, weights=weights, epochs=1, batch_size=7)
+    loop.run()
+    plain = make_loop(recorder, epochs=1)
+    x, y = plain._loader._x, plain._loader._y
+    loss = nn.functional.cross_entropy(plain.state.model(x, None, None, None, None), y,
+                                       reduction="none")  # fmt: skip
+    expected = float((loss.double() * weights).sum() / weights.sum())
+    assert masked.records[0]["train/loss"] == pytest.approx(expected, abs=1e-12)
+
+
+def test_loop_never_keeps_a_value_that_is_no_number_as_the_best():
+    recorder = Recorder([math.nan, 0.5, math.nan])
+    loop = make_loop(recorder, epochs=3)
+    loop.run()
+    assert (loop.state.best_value, loop.state.best_epoch) == (0.5, 1)
 
 
 def test_loop_clips_the_gradient():
@@ -266,14 +378,8 @@ def test_loop_sets_the_learning_rate_of_each_step():
     recorder = Recorder()
     loop = make_loop(recorder, optim=OptimConfig(lr=0.1, schedule="cosine"))
     loop.run()
-    rate = loop.state.optimizer.param_groups[0]["lr"]
+    rate = loop.state.optim.optimizer.param_groups[0]["lr"]
     assert rate == pytest.approx(0.1 * 0.5 * (1 + math.cos(math.pi * 7 / 8)))
-
-
-@pytest.mark.parametrize(("step", "expected"), [(0, 0.2), (5, 0.1), (10, 0.0)])
-def test_learning_rate_cosine(step, expected):
-    optim = OptimConfig(lr=0.2, schedule="cosine")
-    assert learning_rate(optim, step, 10) == pytest.approx(expected, abs=1e-15)
 
 
 def test_dropout_follows_the_keys_and_not_the_caller():
@@ -300,8 +406,26 @@ def test_seeded_puts_the_callers_generator_back():
 def test_epoch_record_says_where_the_time_went():
     recorder = Recorder()
     make_loop(recorder).run()
-    stages = set(recorder.records[0]["stage_seconds"])
-    assert stages == {
+    record = recorder.records[0]
+    assert {
         "sample", "gather", "copy", "forward", "backward", "reduce", "optimizer", "wait",
-        "evaluate",
-    }  # fmt: skip
+        "evaluate", "checkpoint",
+    } == set(record["stage_seconds"])  # fmt: skip
+    assert record["stage_seconds"]["forward"]["mean"] > 0
+    assert record["peak_rss_bytes"]["max"] > 1 << 20
+    assert record["world_size"] == 1
+    assert record["grad_norm"] > 0
+    assert record["seeds_per_s"] == pytest.approx(7 / record["seconds"])
+
+
+def test_step_records_are_of_the_steps_since_the_last():
+    every, each = Recorder(), Recorder()
+    make_loop(every, log_every=3, epochs=3).run()
+    make_loop(each, log_every=1, epochs=3).run()
+    steps = [record["train/loss"] for record in each.records if record["kind"] == "step"]
+    third = [record for record in every.records if record["kind"] == "step"]
+    assert [record["step"] for record in third] == [3, 6, 9, 12]
+    # rows of the steps: 2, 2, 2, 1
+    assert third[0]["train/loss"] == pytest.approx(sum(steps[:3]) / 3, abs=1e-12)
+    mixed = (steps[3] + 2 * steps[4] + 2 * steps[5]) / 5
+    assert third[1]["train/loss"] == pytest.approx(mixed, abs=1e-12)

@@ -107,7 +107,7 @@ def test_run_fresh_forgets_all_but_the_attempt(path):
         run.finish({"test": 1})
         storage.write_bytes(storage.join(run.uri, "checkpoints/step-1/state.json"), b"{}")
         storage.write_bytes(storage.join(run.uri, "notes.txt"), b"mine")
-    with Run(make_config(path, optim={"lr": 0.5}), "f", fresh=True) as run:
+    with Run(make_config(path, optim={"lr": 0.5}), "f", start="fresh") as run:
         assert run.attempt.number == 2
         assert run.result() is None
         assert "checkpoints" not in storage.list_names(run.uri)
@@ -115,13 +115,13 @@ def test_run_fresh_forgets_all_but_the_attempt(path):
         assert read_run(run.uri)[0].optim.lr == 0.5
 
 
-@pytest.mark.parametrize("fresh", [False, True], ids=["plain", "fresh"])
-def test_run_leaves_a_folder_alone_that_is_not_its_own(path, fresh):
+@pytest.mark.parametrize("start", ["any", "fresh"])
+def test_run_leaves_a_folder_alone_that_is_not_its_own(path, start):
     mine = storage.join(run_uri(make_config(path)), "checkpoints/epoch=3.ckpt")
     storage.write_bytes(mine, b"somebody's")
     with (
         pytest.raises(CheckpointError, match=r"holds checkpoints but no run\.json"),
-        Run(make_config(path), "f", fresh=fresh),
+        Run(make_config(path), "f", start=start),
     ):
         pass
     assert storage.read_bytes(mine) == b"somebody's"
@@ -165,6 +165,7 @@ def test_run_elsewhere_refuses_a_live_start_of_this_host():
     parent = psutil.Process().parent()
     assert parent is not None
     claim = {
+        "start": 2,
         "attempt": 4,
         "host": socket.gethostname(),
         "pid": parent.pid,
@@ -192,4 +193,69 @@ def test_read_run_names_a_damaged_file(tmp_path):
 
 def test_attempt_check_of_a_removed_run(tmp_path):
     with pytest.raises(CheckpointError, match="superseded"):
-        Attempt(str(tmp_path), 1).check()
+        Attempt(str(tmp_path), 1, 1, "t").check()
+
+
+def test_attempt_claim_takes_the_first_group_and_counts_the_next(path):
+    with Run(make_config(path), "f") as run:
+        first = run.attempt.claim()
+        assert first.number == run.attempt.number == 1
+        first.check()
+        second = run.attempt.claim()
+        assert second.number == 2
+        with pytest.raises(CheckpointError, match="attempt 1 was superseded"):
+            first.check()
+        run.finish({"test": 1})
+        assert run.result() == {"test": 1}
+    with Run(make_config(path), "f") as later:
+        assert later.attempt.number == 3
+        with pytest.raises(CheckpointError, match="superseded"):
+            run.attempt.claim()
+
+
+def test_run_result_of_an_attempt_before_fresh_is_none(path):
+    with Run(make_config(path), "f") as run:
+        run.finish({"test": 1})
+        result = storage.read_bytes(storage.join(run.uri, "result.json"))
+    with Run(make_config(path), "f", start="fresh") as run:
+        # a start that was superseded while it wrote
+        storage.write_bytes(storage.join(run.uri, "result.json"), result)
+        assert run.result() is None
+
+
+def test_run_resume_refuses_what_has_not_begun(path):
+    with (
+        pytest.raises(CheckpointError, match="no run to resume"),
+        Run(make_config(path), "f", start="resume"),
+    ):
+        pass
+    with Run(make_config(path), "f"):
+        pass
+    with Run(make_config(path), "f", start="resume") as run:
+        assert run.attempt.number == 2
+
+
+def test_run_refuses_changed_content_of_a_file_that_decides(path, tmp_path):
+    mask = tmp_path / "mask.npy"
+    mask.write_bytes(b"one")
+    config = make_config(path, loss={"mask": str(mask)})
+    for _ in range(2):
+        with Run(config, "f"):
+            pass
+    mask.write_bytes(b"two")
+    with (
+        pytest.raises(CheckpointError, match=r"content of loss\.mask has changed"),
+        Run(config, "f"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"attempt": "x"}', "{"], ids=repr)
+@pytest.mark.parametrize("name", ["run.json", "attempt.json", "result.json"])
+def test_run_refuses_files_that_are_none_of_ours(tmp_path, name, content):
+    config = make_config(str(tmp_path))
+    with Run(config, "f"):
+        pass
+    Path(run_uri(config), name).write_text(content)
+    with pytest.raises(CheckpointError, match=f"{name}: damaged"), Run(config, "f") as run:
+        run.result()

@@ -4,15 +4,18 @@ import numpy as np
 import pytest
 import torch
 
-from dnformer.config import EvalConfig, LoaderConfig
+from dnformer.config import LoaderConfig, LossConfig
 from dnformer.data.manifest import read_manifest
 from dnformer.data.table import EdgeColumns
+from dnformer.driver import Driver
 from dnformer.group import Group
 from dnformer.loader import NeighborSampler
 from dnformer.nn import DNFormer
+from dnformer.train.build import build_loader, open_run_graph, training_seeds
 from dnformer.train.evaluate import Evaluator
+from dnformer.train.loss_weights import objective_for
 from dnformer.train.run import Run, portable
-from dnformer.train.worker import Job, build_loader, open_run_graph, run_worker
+from dnformer.train.worker import Job, run_worker
 
 RNG = np.random.default_rng(0)
 EDGES = [tuple(edge) for edge in RNG.integers(0, 60, (600, 2)).tolist()]
@@ -49,14 +52,15 @@ def test_run_trains_on_the_draws_of_its_config(make_config, tmp_path, graph, dra
     )
     fingerprint = read_manifest(graph.uri).fingerprint
     opened = open_run_graph(config, fingerprint)
-    loader = build_loader(config, opened, None, torch.device("cpu"))
+    chosen = training_seeds(config, opened, objective_for(opened, config.loss))
+    loader = build_loader(config, opened, chosen, None, torch.device("cpu"))
     sampler, seeds = NeighborSampler(opened, [4, 4], **draws), opened.split("train").numpy()
     for index, batch in enumerate(loader):
         expected = sampler.sample(seeds[batch.input_id], loader.key(index))
         assert batch.e_id.tolist() == expected.e_id.tolist()
     with Run(config, fingerprint) as run:
-        job = Job(portable(run.config), run.uri, run.attempt.number, fingerprint)
-    assert run_worker(job, Group(), lambda record: None)["epochs"] == 2
+        job = Job(portable(run.config), fingerprint, run.attempt)
+    assert run_worker(job, Group(), Driver())["epochs"] == 2
 
 
 @pytest.mark.parametrize(
@@ -71,14 +75,15 @@ def test_sampled_evaluation_draws_as_its_config_says(make_graph, draws, same):
     weightless = make_graph(EDGES, **values)
     bare = make_graph([], **(values | {"edge_columns": EdgeColumns()}), num_nodes=60)
     torch.manual_seed(0)
+    options = LoaderConfig(num_neighbors=[5], batch_size=7, **draws)
     model, found = DNFormer(4, 8, 3, 2, 2).double(), []
     for graph, mode in ((weightless, "sampled"), (bare, "exact")):
         evaluator = Evaluator(
             model,
             graph,
             Group(),
-            config=EvalConfig(mode=mode),
-            loader=LoaderConfig(num_neighbors=[5], batch_size=7, **draws),
+            objective=objective_for(graph, LossConfig()),
+            loader=options if mode == "sampled" else None,
             seed=3,
         )
         found.append(evaluator(["val"])["val"]["loss"])

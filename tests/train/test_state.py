@@ -1,154 +1,118 @@
-"""Checkpoints: what is saved comes back, what is incomplete is passed over, what is old goes."""
-
-import json
-from pathlib import Path
+"""The state of a run: what comes back, what does not fit."""
 
 import pytest
 import torch
 from torch import nn
 
-from dnformer import storage
+from dnformer.config import OptimConfig
 from dnformer.errors import CheckpointError
-from dnformer.train.state import (
-    TrainState,
-    folder,
-    newest_checkpoint,
-    read_checkpoint,
-    write_checkpoint,
-)
+from dnformer.train.optim import Optim, Position
+from dnformer.train.state import TrainState
 
 
-def make_state(*, steps: int = 0, seed: int = 0) -> TrainState:
+def make_state(*, steps: int = 0, seed: int = 0, width: int = 4) -> TrainState:
     """A linear model that took `steps` steps."""
     torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
-    state = TrainState(model, torch.optim.Adam(model.parameters(), lr=0.1))
+    model = nn.Sequential(nn.Linear(3, width), nn.Linear(width, 2))
+    config = OptimConfig(lr=0.1, ema_decay=0.9)
+    optim = Optim(model, config, precision="float32", device=torch.device("cpu"))
+    state = TrainState(model, optim)
     for _ in range(steps):
-        model(torch.ones(1, 3)).sum().backward()
-        state.optimizer.step()
-        state.steps_done += 1
+        take_step(state)
     return state
 
 
-def restored(run: str) -> tuple[TrainState, dict]:
-    found = newest_checkpoint(run)
-    assert found is not None
-    tensors, document = read_checkpoint(*found)
-    state = make_state(seed=1)
-    state.restore(tensors, document["state"])
-    return state, document
+def take_step(state: TrainState) -> None:
+    state.optim.optimizer.zero_grad()
+    state.optim.backward(state.model(torch.ones(1, 3)).square().sum())
+    state.optim.step(Position(state.steps_done, 5, 2))
+    state.steps_done += 1
 
 
-@pytest.fixture(params=["local", "memory"])
-def run(request, tmp_path) -> str:
-    return str(tmp_path / "run") if request.param == "local" else f"memory://{tmp_path.name}/run"
-
-
-def test_checkpoint_round_trip_gives_the_same_next_step(run):
+def test_restore_gives_the_same_next_steps():
     state = make_state(steps=3)
-    state.epoch, state.step, state.stale, state.seconds = 1, 2, 4, 5.5
-    state.totals = {"loss": 0.5, "seeds": 7.0}
+    state.epoch, state.step, state.seconds = 1, 2, 5.5
+    state.totals, state.recent = [0.5, 7.0], [0.1, 1.0]
     state.keep_best(0.75)
+    state.rank(0.75, 2, lower_is_better=False)
     state.stale = 4
-    write_checkpoint(run, state, meta={"fingerprint": "f"}, keep=2)
-    again, document = restored(run)
-    assert document["meta"] == {"fingerprint": "f"}
+    saved, again = state.snapshot(), make_state(seed=1)
+    again.restore(saved.tensors, saved.values)
     assert again.values() == state.values()
     for one in (state, again):
-        one.optimizer.zero_grad()
-        one.model(torch.ones(1, 3)).sum().backward()
-        one.optimizer.step()
-    for name, tensor in state.tensors().items():
-        assert torch.equal(tensor, again.tensors()[name]), name
+        take_step(one)
+    first, second = state.snapshot().tensors, again.snapshot().tensors
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        assert torch.equal(tensor, second[name]), name
 
 
-def test_checkpoint_keeps_the_last_and_the_best(run):
+def test_snapshot_does_not_follow_the_state():
     state = make_state(steps=1)
+    state.totals = [1.0]
     state.keep_best(1.0)
-    write_checkpoint(run, state, meta={}, keep=2)
-    for _ in range(4):
-        state.steps_done += 1
-        write_checkpoint(run, state, meta={}, keep=2)
-    assert storage.list_names(folder(run)) == ["step-1", "step-4", "step-5"]
+    saved = state.snapshot()
+    before = {name: tensor.clone() for name, tensor in saved.tensors.items()}
+    state.totals[0] = 2.0
+    take_step(state)
+    state.keep_best(2.0)
+    assert saved.step == 1
+    assert saved.values["totals"] == [1.0]
+    for name, tensor in before.items():
+        assert torch.equal(saved.tensors[name], tensor), name
 
 
-def test_newest_checkpoint_is_by_number_not_by_name(run):
-    state = make_state(steps=1)
-    for step in (9, 10):
-        state.steps_done = step
-        write_checkpoint(run, state, meta={}, keep=5)
-    assert restored(run)[0].steps_done == 10
-
-
-@pytest.mark.parametrize("damage", ["no state", "no tensors", "cut tensors", "flipped byte"])
-def test_newest_checkpoint_passes_over_an_incomplete_one(run, damage, caplog):
-    state = make_state(steps=1)
-    write_checkpoint(run, state, meta={}, keep=5)
-    state.steps_done = 2
-    write_checkpoint(run, state, meta={}, keep=5)
-    step = storage.join(folder(run), "step-2")
-    tensors = storage.join(step, "tensors.safetensors")
-    content = bytearray(storage.read_bytes(tensors))
-    if damage == "no state":
-        storage.remove(storage.join(step, "state.json"))
-    elif damage == "no tensors":
-        storage.remove(tensors)
-    elif damage == "cut tensors":
-        storage.write_bytes(tensors, bytes(content[:-5]))
-    else:
-        content[-1] ^= 1
-        storage.write_bytes(tensors, bytes(content))
-    assert restored(run)[0].steps_done == 1
-    assert "step-2" in caplog.text
-
-
-def test_newest_checkpoint_without_any_is_none(run):
-    assert newest_checkpoint(run) is None
-
-
-def test_newest_checkpoint_refuses_a_newer_format(tmp_path):
-    state = make_state(steps=1)
-    write_checkpoint(str(tmp_path), state, meta={}, keep=1)
-    path = tmp_path / "checkpoints" / "step-1" / "state.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 2}))
-    with pytest.raises(CheckpointError, match="format 2, this version reads 1"):
-        newest_checkpoint(str(tmp_path))
-
-
-@pytest.mark.parametrize("content", [b"", b"[]", b'{"a": 1}', b"\x80\x04."], ids=repr)
-def test_newest_checkpoint_refuses_a_foreign_state_file(tmp_path, content):
-    write_checkpoint(str(tmp_path), make_state(steps=1), meta={}, keep=1)
-    (tmp_path / "checkpoints" / "step-1" / "state.json").write_bytes(content)
-    with pytest.raises(CheckpointError, match="no checkpoint of DNFormer"):
-        newest_checkpoint(str(tmp_path))
-
-
-def test_restore_refuses_another_model(tmp_path):
-    write_checkpoint(str(tmp_path), make_state(steps=1), meta={}, keep=1)
-    found = newest_checkpoint(str(tmp_path))
-    assert found is not None
-    tensors, document = read_checkpoint(*found)
-    model = nn.Linear(3, 4)
-    other = TrainState(model, torch.optim.Adam(model.parameters()))
-    with pytest.raises(CheckpointError, match="does not fit the model"):
-        other.restore(tensors, document["state"])
-
-
-def test_read_checkpoint_refuses_tensors_that_are_none():
-    with pytest.raises(CheckpointError, match="cannot be read"):
-        read_checkpoint(b"nonsense", b"{}")
-
-
-def test_write_checkpoint_uses_no_pickle(tmp_path):
-    write_checkpoint(str(tmp_path), make_state(steps=1), meta={}, keep=1)
-    names = sorted(p.name for p in Path(tmp_path).rglob("*") if p.is_file())
-    assert names == ["state.json", "tensors.safetensors"]
-
-
-def test_keep_best_does_not_follow_the_model(tmp_path):
+def test_keep_best_does_not_follow_the_model():
     state = make_state(steps=1)
     state.keep_best(1.0)
     before = state.best_model["0.weight"].clone()
-    with torch.no_grad():
-        state.model[0].weight += 1
+    take_step(state)
     assert torch.equal(state.best_model["0.weight"], before)
+
+
+@pytest.mark.parametrize(
+    ("lower", "expected"),
+    [(False, [(3.0, 2), (3.0, 4)]), (True, [(1.0, 1), (2.0, 3)])],
+    ids=["higher", "lower"],
+)
+def test_rank_keeps_the_best_and_of_equal_ones_the_first(lower, expected):
+    state = make_state()
+    for step, value in enumerate([1.0, 3.0, 2.0, 3.0], start=1):
+        state.steps_done = step
+        state.rank(value, 2, lower_is_better=lower)
+    assert state.ranked == expected
+
+
+def test_restore_refuses_another_model():
+    saved = make_state(steps=1).snapshot()
+    with pytest.raises(
+        CheckpointError, match=r"0\.bias is \[4\] torch\.float32, the model has \[5\]"
+    ):
+        make_state(width=5).restore(saved.tensors, saved.values)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("epoch", "a"), ("epoch", -1), ("step", 1.5), ("seconds", float("nan")), ("best_value", []),
+     ("totals", {"a": 1}), ("steps_done", None), ("model", {})],
+    ids=str,
+)  # fmt: skip
+def test_restore_refuses_values_that_are_none(field, value):
+    saved = make_state(steps=1).snapshot()
+    with pytest.raises(CheckpointError, match=field):
+        make_state().restore(saved.tensors, saved.values | {field: value})
+
+
+def test_restore_refuses_tensors_that_do_not_belong():
+    state = make_state(steps=1)
+    state.keep_best(1.0)
+    saved = state.snapshot()
+    other = make_state()
+    with pytest.raises(CheckpointError, match=r"unknown tensor 'other\.x'"):
+        other.restore(saved.tensors | {"other.x": torch.ones(1)}, saved.values)
+    lacking = {name: t for name, t in saved.tensors.items() if name != "best.0.bias"}
+    with pytest.raises(CheckpointError, match=r"0\.bias is missing"):
+        other.restore(lacking, saved.values)
+    cast = saved.tensors | {"model.0.bias": saved.tensors["model.0.bias"].double()}
+    with pytest.raises(CheckpointError, match=r"torch\.float64, the model has"):
+        other.restore(cast, saved.values)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,24 +13,27 @@ import torch.distributed as dist
 
 from dnformer.config import RunConfig
 from dnformer.data.manifest import read_manifest
+from dnformer.driver import Driver
 from dnformer.errors import BackendError, CheckpointError
 from dnformer.group import Group
-from dnformer.train.run import Run, portable
+from dnformer.train.build import build_loader, device_for, open_run_graph, training_seeds
+from dnformer.train.checkpoints import newest_checkpoint, read_checkpoint
+from dnformer.train.loss_weights import objective_for
+from dnformer.train.run import Attempt, Run, portable
 from dnformer.train.sinks import read_metrics
-from dnformer.train.state import newest_checkpoint, read_checkpoint
-from dnformer.train.worker import Job, build_loader, device_for, open_run_graph, run_worker
+from dnformer.train.worker import Job, run_worker
 
 
 def make_job(config: RunConfig) -> Job:
     fingerprint = read_manifest(config.data.uri).fingerprint
     with Run(config, fingerprint) as run:
-        return Job(portable(run.config), run.uri, run.attempt.number, fingerprint)
+        return Job(portable(run.config), fingerprint, run.attempt)
 
 
 def run_together(job: Job, folder: Path, *, world_size: int) -> list[dict]:
     """The results of `world_size` processes that run this file."""
     file = folder / "job.json"
-    file.write_text(json.dumps(vars(job)))
+    file.write_text(json.dumps(asdict(job)))
     command = [sys.executable, __file__, str(file), f"file://{folder}/meet", str(world_size)]
     members = [
         subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE)
@@ -50,7 +54,7 @@ def test_two_workers_train_as_one_does(make_config, tmp_path, precision, toleran
     sections = {"micro_batches": 3, "precision": precision, "epochs": 7}
     one = make_job(make_config(tmp_path / "one", train=sections))
     two = make_job(make_config(tmp_path / "two", train={**sections, "workers": 2}))
-    alone = run_worker(one, Group(), lambda record: None)
+    alone = run_worker(one, Group(), Driver())
     together = run_together(two, tmp_path, world_size=2)
     assert together[0] == together[1]
     assert len(losses(one.run)) == 21
@@ -70,7 +74,7 @@ def test_two_workers_measure_what_one_does(make_config, mixed, tmp_path, label, 
     options = {"data": {"uri": mixed, "label": label}, "eval": {"mode": mode}}
     one = make_job(make_config(tmp_path / "one", train=sections, **options))
     two = make_job(make_config(tmp_path / "two", train={**sections, "workers": 2}, **options))
-    alone = run_worker(one, Group(), lambda record: None)
+    alone = run_worker(one, Group(), Driver())
     together = run_together(two, tmp_path, world_size=2)
     assert together[0] == together[1]
     for split in ("val", "test"):
@@ -87,7 +91,8 @@ def test_two_workers_draw_the_micro_batches_of_one(make_config, tmp_path):
     config = make_config(tmp_path, train={"micro_batches": 2})
     graph = open_run_graph(config, read_manifest(config.data.uri).fingerprint)
     cpu = torch.device("cpu")
-    alone, shared = (build_loader(config, graph, None, cpu) for _ in range(2))
+    seeds = training_seeds(config, graph, objective_for(graph, config.loss))
+    alone, shared = (build_loader(config, graph, seeds, None, cpu) for _ in range(2))
     drawn = list(alone.draws(range(8)))
     for rank in range(2):
         for index, batch in zip(range(rank, 8, 2), shared.draws(range(rank, 8, 2)), strict=True):
@@ -98,9 +103,9 @@ def test_two_workers_draw_the_micro_batches_of_one(make_config, tmp_path):
 
 def test_run_worker_refuses_a_dataset_that_was_exchanged(make_config, tmp_path):
     job = make_job(make_config(tmp_path))
-    other = Job(job.config, job.run, job.attempt, "0" * 64)
+    other = replace(job, fingerprint="0" * 64)
     with pytest.raises(CheckpointError, match="the run was made with 000000000000"):
-        run_worker(other, Group(), lambda record: None)
+        run_worker(other, Group(), Driver())
 
 
 def test_run_worker_stops_when_it_was_superseded(make_config, tmp_path):
@@ -108,7 +113,7 @@ def test_run_worker_stops_when_it_was_superseded(make_config, tmp_path):
     job = make_job(config)
     make_job(config)
     with pytest.raises(CheckpointError, match="attempt 1 was superseded"):
-        run_worker(job, Group(), lambda record: None)
+        run_worker(job, Group(), Driver())
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -120,8 +125,9 @@ def test_device_for_a_gpu_that_is_not_there():
 def member(file: str, address: str, world_size: int, rank: int) -> None:
     """One worker: prints its result."""
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world_size)
-    job = Job(**json.loads(Path(file).read_text()))
-    result = run_worker(job, Group(rank, world_size), lambda record: None)
+    values = json.loads(Path(file).read_text())
+    job = Job(values["config"], values["fingerprint"], Attempt(**values["attempt"]))
+    result = run_worker(job, Group(rank, world_size), Driver())
     result.pop("seconds")
     print(json.dumps(result))
     dist.destroy_process_group()
