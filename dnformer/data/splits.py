@@ -43,23 +43,46 @@ def make_splits(
         time: of each node, or None.
 
     Raises:
-        DataError: the recipe does not fit the data, parts overlap, or one is empty.
+        DataError: the recipe does not fit the data, parts overlap, or one has no labelled node.
     """
-    if recipe.file is not None:
-        parts = _read(recipe.file, len(y))
-    elif recipe.column is not None:
-        parts = _stored(stored)
+    given = _given(recipe, len(y), stored)
+    if given is not None:
+        parts = given
     elif recipe.time is not None:
         parts = _by_time(recipe.time, np.flatnonzero(_labelled(y)), time)
     else:
         _refuse_classless(recipe, kind)
         parts = _computed(recipe, y, num_classes, seed)
-    parts = {name: nodes[_labelled(y[nodes])] for name, nodes in parts.items()}
-    for name, nodes in parts.items():
+    labelled = {name: np.sort(nodes[_labelled(y[nodes])]) for name, nodes in parts.items()}
+    for name, nodes in labelled.items():
         if len(nodes) == 0:
             where = "" if recipe.file is None else f"{recipe.file}: "
-            raise DataError(f"{where}split {name!r} is empty; choose another data.split")
-    return {name: np.sort(nodes) for name, nodes in parts.items()}
+            size = len(parts[name])
+            found = f"has {size} nodes, none with a label" if size else "is empty"
+            raise DataError(f"{where}split {name!r} {found}; choose another data.split")
+    return labelled
+
+
+def unlabelled(
+    recipe: SplitConfig, *, y: npt.NDArray[Any], stored: npt.NDArray[np.int8] | None
+) -> dict[str, int]:
+    """How many nodes of each part `make_splits` leaves out, as they have no label.
+
+    Only a split that is given, by a file or with the data, has any.
+
+    Raises:
+        DataError: the given split is not what it must be.
+    """
+    given = _given(recipe, len(y), stored) or {}
+    return {name: int((~_labelled(y[nodes])).sum()) for name, nodes in given.items()}
+
+
+def _given(
+    recipe: SplitConfig, num_nodes: int, stored: npt.NDArray[np.int8] | None
+) -> dict[str, Nodes] | None:
+    if recipe.file is not None:
+        return _read(recipe.file, num_nodes)
+    return None if recipe.column is None else _stored(stored)
 
 
 def _refuse_classless(recipe: SplitConfig, kind: str) -> None:

@@ -120,12 +120,15 @@ def _class_objective(y: Tensor, weight: Tensor, num_classes: int, loss: LossConf
 
 
 def _refuse_class_settings(kind: str, loss: LossConfig) -> None:
-    for name in ("label_smoothing", "class_weights"):
-        value = getattr(loss, name)
-        if value != type(loss).model_fields[name].default:
+    asked = {
+        "label_smoothing": loss.label_smoothing != 0,
+        "class_weights": loss.class_weights is not None,
+    }
+    for name, is_asked in asked.items():
+        if is_asked:
             raise ConfigError(
-                f"loss.{name} {value} is for labels of kind class, and this one is of kind {kind}; "
-                f"leave loss.{name} out, or set data.label"
+                f"loss.{name} is for labels of kind class, and this one is of kind {kind}; leave "
+                f"loss.{name} out, or learn another label (data.label)"
             )
 
 

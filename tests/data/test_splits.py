@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dnformer import storage
 from dnformer.config import SplitConfig
-from dnformer.data.splits import make_splits
+from dnformer.data.splits import make_splits, unlabelled
 from dnformer.errors import DataError
 
 
@@ -202,8 +202,19 @@ def test_make_splits_file_and_column_leave_out_unlabelled_nodes(tmp_path: Path) 
     path = npz(tmp_path / "s.npz", PARTS)
     assert splits({"file": path}, y)["train"] == [4]
     assert splits({"column": True}, y, stored=[1, 2, 3, 0, 1])["train"] == [4]
-    with pytest.raises(DataError, match="split 'train' is empty"):
+    with pytest.raises(DataError, match=r"s\.npz: split 'train' has 2 nodes, none with a label"):
         splits({"file": path}, [-1] * 5)
+
+
+def test_unlabelled_counts_what_a_given_split_leaves_out(tmp_path: Path) -> None:
+    y, stored = np.array([-1, 0, 0, -1, 0]), np.array([1, 2, 1, 3, 0], dtype=np.int8)
+    file = SplitConfig(file=npz(tmp_path / "s.npz", PARTS))
+    assert unlabelled(file, y=y, stored=None) == {"train": 1, "val": 0, "test": 1}
+    column = SplitConfig(column=True)
+    assert unlabelled(column, y=y, stored=stored) == {"train": 1, "val": 0, "test": 1}
+    numbers = np.array([[np.nan, 1], [0, 0], [np.nan, np.nan], [1, 1], [0, 1]])
+    assert unlabelled(column, y=numbers, stored=stored) == {"train": 1, "val": 0, "test": 0}
+    assert unlabelled(SplitConfig(random=(0.6, 0.2, 0.2)), y=y, stored=stored) == {}
 
 
 # node 2 has no value at all, node 5 one of two
