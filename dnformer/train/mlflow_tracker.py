@@ -23,6 +23,8 @@ _log = logging.getLogger("dnformer")
 
 _SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    # stdout is for results
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     # we try again ourselves, with each new record; MLflow's own 7 times take minutes
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",

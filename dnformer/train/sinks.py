@@ -4,6 +4,7 @@ Appended on a local disk; elsewhere whole objects are put at each checkpoint.
 """
 
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any, final
@@ -16,39 +17,44 @@ Record = dict[str, Any]
 # it 0.02 ms, and the system keeps what a killed process wrote
 _SYNC_EVERY_S = 1.0
 # elsewhere a file is put whole at each checkpoint, so that a long run goes on in another one
-_ROLL_BYTES = 4 << 20
+_FILE_BYTES = 4 << 20
 
 
 @final
 class MetricsFile:
-    """The records of one start of a run.
+    """The records of one start of a run; one thread may write while another one publishes.
 
     Args:
         run: the run's folder.
         attempt: which start this is.
         first_step: steps that were done before it.
+        file_bytes: how large a file that is put whole may grow.
     """
 
-    def __init__(self, run: str, *, attempt: int, first_step: int) -> None:
-        self._folder, self._attempt, self._step = storage.join(run, "metrics"), attempt, first_step
-        self._synced = time.monotonic()
-        self._open()
-
-    def _open(self) -> None:
-        self._uri = storage.join(self._folder, f"{self._attempt}-{self._step}.jsonl")
+    def __init__(
+        self, run: str, *, attempt: int, first_step: int, file_bytes: int = _FILE_BYTES
+    ) -> None:
+        self._folder, self._attempt = storage.join(run, "metrics"), attempt
+        self._file_bytes, self._synced = file_bytes, time.monotonic()
+        self._uri = self._uri_from(first_step)
         # a start that begins again at the same step goes on in the same file
-        found = storage.read_if_exists(self._uri) or b""
-        self._lines = [line + "\n" for line in _whole_lines(found)]
+        found = _whole_lines(storage.read_if_exists(self._uri) or b"")
+        # each with the steps done by then
+        self._lines = [(first_step, line + "\n") for line in found]
+        self._lock = threading.Lock()
         self._path = Path(self._uri) if storage.is_local(self._uri) else None
         if self._path is not None:
-            self._put()
+            self._put(self._lines)
+
+    def _uri_from(self, step: int) -> str:
+        return storage.join(self._folder, f"{self._attempt}-{step}.jsonl")
 
     def write(self, record: Record) -> None:
         """Adds a record; on a local disk, readers see it and a killed process does not lose it."""
         line = json.dumps(record) + "\n"
-        self._step = record["step"]
         if self._path is None:
-            self._lines.append(line)
+            with self._lock:
+                self._lines.append((record["step"], line))
             return
         with self._path.open("a", encoding="utf-8") as file:
             file.write(line)
@@ -60,20 +66,21 @@ class MetricsFile:
         if self._path is not None:
             self._sync(self._path)
             return
-        self._put()
-        if sum(map(len, self._lines)) > _ROLL_BYTES:
-            self._open()
-
-    def close(self) -> None:
-        """Makes the last records last."""
-        self.publish()
+        with self._lock:
+            lines = list(self._lines)
+        if self._put(lines) > self._file_bytes:
+            with self._lock:
+                del self._lines[: len(lines)]
+            self._uri = self._uri_from(lines[-1][0])
 
     def _sync(self, path: Path) -> None:
         storage.sync(path)
         self._synced = time.monotonic()
 
-    def _put(self) -> None:
-        storage.write_bytes(self._uri, "".join(self._lines).encode())
+    def _put(self, lines: list[tuple[int, str]]) -> int:
+        content = "".join(line for _, line in lines).encode()
+        storage.write_bytes(self._uri, content)
+        return len(content)
 
 
 @final
@@ -112,18 +119,17 @@ class Follower:
         return [json.loads(line) for line in _whole_lines(whole)]
 
 
-def read_metrics(run: str, *, attempt: int | None = None, since_attempt: int = 0) -> list[Record]:
+def read_metrics(run: str, *, since_attempt: int = 0) -> list[Record]:
     """All records of a run in order, without those that a resumed start did again.
 
     Args:
         run: the run's folder.
-        attempt: only what this start recorded; None: all.
         since_attempt: the first start whose records are wanted.
     """
     folder = storage.join(run, "metrics")
     records: list[Record] = []
     for number, first, name in _files(folder):
-        if number < since_attempt or attempt not in (None, number):
+        if number < since_attempt:
             continue
         records = [record for record in records if record["step"] <= first]
         lines = _whole_lines(storage.read_bytes(storage.join(folder, name)))

@@ -3,6 +3,7 @@
 They are views: `RUN/metrics` is the truth, and what a tracker lacks can be read there.
 """
 
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol, final
@@ -14,7 +15,7 @@ from dnformer.train.mlflow_tracker import open_mlflow
 from dnformer.train.sinks import Record, scalars
 
 # elsewhere an event file is put whole at each checkpoint, so that a long run goes on in another one
-_ROLL_BYTES = 16 << 20
+_FILE_BYTES = 16 << 20
 # a TensorBoard that watches the folder shows a record after this long
 _FLUSH_S = 10
 
@@ -60,18 +61,21 @@ def open_trackers(
 class TensorBoard:
     """Event files in `RUN/tensorboard`; those of a run that is not on a local disk are put there.
 
+    One thread may write while another one publishes.
+
     Args:
         run: the run's folder.
         first_step: steps done before; TensorBoard drops what earlier starts wrote past it.
+        file_bytes: how large a file that is put may grow.
     """
 
-    def __init__(self, run: str, *, first_step: int) -> None:
+    def __init__(self, run: str, *, first_step: int, file_bytes: int = _FILE_BYTES) -> None:
         self._uri = storage.join(run, "tensorboard")
-        self._stack = ExitStack()
+        self._file_bytes, self._stack, self._lock = file_bytes, ExitStack(), threading.Lock()
         self._local = storage.is_local(self._uri)
-        self._folder = Path(self._uri) if self._local else self._stack.enter_context(
-            temporary_folder()
-        )  # fmt: skip
+        self._folder = (
+            Path(self._uri) if self._local else self._stack.enter_context(temporary_folder())
+        )
         self._open(first_step + 1)
 
     def _open(self, purge_step: int | None) -> None:
@@ -88,21 +92,24 @@ class TensorBoard:
         # in one event: a call of add_scalar for each of 50 numbers takes 12 ms, this 1 ms
         values = [Summary.Value(tag=tag, simple_value=v) for tag, v in scalars(record).items()]
         if values:
-            self._writer.file_writer.add_summary(Summary(value=values), record["step"])
+            with self._lock:
+                self._writer.file_writer.add_summary(Summary(value=values), record["step"])
 
     def publish(self) -> None:
         """Flushes, and puts the files where the run is."""
-        self._writer.flush()
-        if self._local:
-            return
-        files = sorted(self._folder.iterdir())
+        with self._lock:
+            self._writer.flush()
+            if self._local:
+                return
+            files = sorted(self._folder.iterdir())
+            ended = files[-1].stat().st_size > self._file_bytes
+            if ended:
+                self._writer.close()
+                self._open(None)
         for file in files:
             storage.write_bytes(storage.join(self._uri, file.name), file.read_bytes())
-        if files[-1].stat().st_size > _ROLL_BYTES:
-            self._writer.close()
-            for file in files:
+            if ended:
                 file.unlink()
-            self._open(None)
 
     def close(self, *, finished: bool = True) -> None:
         """Publishes and lets go of the files."""

@@ -90,6 +90,14 @@ def test_open_mlflow_goes_on_in_the_same_run_without_a_step_twice(uri, start):
     assert runs(uri)[0].data.params["workers"] == "3"
 
 
+def test_mlflow_prints_nothing_where_results_go(server, start, capsys):
+    tracker = start(server.uri)
+    tracker.write(epoch(4, 0.5))
+    tracker.close()
+    assert "runs/update" in server.calls
+    assert capsys.readouterr().out == ""
+
+
 def test_open_mlflow_after_fresh_is_another_run(uri, start, tmp_path):
     start(uri).close()
     (tmp_path / "run/metrics/mlflow.json").unlink()  # as --fresh does
@@ -125,6 +133,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.broken, self.asked = False, threading.Event()
+        self.calls: list[str] = []
         self.batches: list[dict[str, Any]] = []
         self.run = {"info": {"run_id": "r", "experiment_id": "1"}, "data": {}}
 
@@ -133,6 +142,7 @@ class Server(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def answer(self, call: str, body: dict[str, Any]) -> dict[str, Any] | None:
+        self.calls.append(call)
         self.asked.set()
         if self.broken:
             return None
