@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dnformer.data.table import Target
 from dnformer.errors import ConfigError
-from dnformer.train.scores import f1_each, known_nodes, mean_roc_auc
+from dnformer.train.scores import f1_each, known_nodes, mean_r2, mean_roc_auc
 
 
 class Metric(NamedTuple):
@@ -136,7 +136,7 @@ class Objective(ABC):
         """Of known nodes, the plain losses' sum, then `count`'s: float64 `[1 + num_counts]`."""
 
     @abstractmethod
-    def _ranked(self, kept: Tensor, y: Tensor) -> dict[str, float]:
+    def _whole(self, kept: Tensor, y: Tensor) -> dict[str, float]:
         """The metrics that need all known nodes at once, where they are defined."""
 
     def metrics(self, kept: Tensor, y: Tensor) -> dict[str, float]:
@@ -159,7 +159,7 @@ class Objective(ABC):
         for rows in _ranges(len(y), kept.shape[1]):
             sums += self._sums(kept[rows].double(), y[rows])
         loss = float(sums[0]) / len(y)
-        found = {"loss": loss, **self.running(sums[1:]), **self._ranked(kept, y)}
+        found = {"loss": loss, **self.running(sums[1:]), **self._whole(kept, y)}
         return found if math.isfinite(loss) else dict.fromkeys(found, math.nan)
 
     def evaluate(self, out: Tensor, y: Tensor) -> dict[str, float]:
@@ -267,7 +267,7 @@ class ClassObjective(Objective):
             [kept[:, 0].sum(0, keepdim=True), self._tally(kept[:, 1].long(), y, kept.dtype)]
         )
 
-    def _ranked(self, kept: Tensor, y: Tensor) -> dict[str, float]:
+    def _whole(self, kept: Tensor, y: Tensor) -> dict[str, float]:
         # no column, and so nothing, where K is not 2
         return mean_roc_auc(kept[:, 2:], y[:, None].expand(-1, kept.shape[1] - 2))
 
@@ -325,7 +325,7 @@ class MultilabelObjective(Objective):
         loss = self.loss(kept, y, kept.new_ones(len(y)))
         return torch.cat([loss[None], self.count(kept, y)])
 
-    def _ranked(self, kept: Tensor, y: Tensor) -> dict[str, float]:
+    def _whole(self, kept: Tensor, y: Tensor) -> dict[str, float]:
         return mean_roc_auc(kept, y)
 
 
@@ -344,7 +344,7 @@ class RegressionObjective(Objective):
     """
 
     def __init__(self, y: Tensor, weight: Tensor) -> None:
-        self.num_outputs, self.num_counts = y.shape[1], 5 * y.shape[1]
+        self.num_outputs, self.num_counts = y.shape[1], 3 * y.shape[1]
         known, values = weight[:, None] * ~y.isnan(), y.double().nan_to_num()
         total = known.sum(dim=0)
         total = torch.where(total > 0, total, 1)
@@ -368,28 +368,22 @@ class RegressionObjective(Objective):
         return (weight.to(out)[:, None] * error.square()).sum() / self.num_outputs
 
     def count(self, out: Tensor, y: Tensor) -> Tensor:
-        """Of each number: known entries, |error|, error², target, target²; the output's units."""
+        """Of each number: known entries, their |error| and error², in the output's units."""
         out = _wide(out.detach())
-        target = self._target(y, out)
-        error = torch.where(y.isnan(), 0, out - target)
-        sums = [(~y.isnan()).to(out), error.abs(), error.square(), target, target.square()]
+        error = torch.where(y.isnan(), 0, out - self._target(y, out))
+        sums = [(~y.isnan()).to(out), error.abs(), error.square()]
         return torch.stack([each.sum(dim=0) for each in sums]).flatten()
 
     def running(self, sums: Tensor) -> dict[str, float]:
-        """MAE, RMSE and, where a number varies, R²."""
-        known, absolute, squared, target, target_squared = sums.view(5, -1)
+        """MAE and RMSE."""
+        known, absolute, squared = sums.view(3, -1)
         total = float(known.sum())
         if not total:
             return {}
-        found = {
+        return {
             "mae": float(absolute @ self._scale) / total,
             "rmse": math.sqrt(float(squared @ self._scale.square()) / total),
         }
-        spread = target_squared - target.square() / known.clamp(min=1)
-        varies = spread > 1e-6 * target_squared  # the sums are rounded
-        if varies.any():
-            found["r2"] = float((1 - squared[varies] / spread[varies]).mean())
-        return found
 
     def kept(self, out: Tensor, y: Tensor) -> Tensor:
         """The outputs."""
@@ -403,5 +397,5 @@ class RegressionObjective(Objective):
         loss = self.loss(kept, y, kept.new_ones(len(y)))
         return torch.cat([loss[None], self.count(kept, y)])
 
-    def _ranked(self, kept: Tensor, y: Tensor) -> dict[str, float]:
-        return {}
+    def _whole(self, kept: Tensor, y: Tensor) -> dict[str, float]:
+        return mean_r2(kept.double() * self._scale + self._mean, y.double())

@@ -49,3 +49,20 @@ def mean_roc_auc(scores: Tensor, y: Tensor) -> dict[str, float]:
         if (label == 0).any() and (label == 1).any()
     ]
     return {"auc": sum(values) / len(values)} if values else {}
+
+
+def mean_r2(out: Tensor, y: Tensor) -> dict[str, float]:
+    """{"r2": the mean over the numbers that vary}, empty where none does.
+
+    Args:
+        out: predictions, float64 `[S, K]`.
+        y: NaN where unknown, float64 `[S, K]`.
+    """
+    values = []
+    for predicted, number in zip(out.T, y.T, strict=True):
+        known = ~number.isnan()
+        predicted, number = predicted[known], number[known]
+        if len(number) and number.min() < number.max():
+            spread = (number - number.mean()).square().sum()
+            values.append(1 - float((predicted - number).square().sum() / spread))
+    return {"r2": sum(values) / len(values)} if values else {}
