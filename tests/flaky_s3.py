@@ -155,6 +155,12 @@ class FlakyS3:
         with self._orders.lock:
             return list(self._orders.requests)
 
+    @property
+    def faults_left(self) -> bool:
+        """Whether requests that were told to fail have not come yet."""
+        with self._orders.lock:
+            return bool(self._orders.pending)
+
     def create_bucket(self, name: str) -> str:
         """Makes a bucket, past the proxy, and gives its URI."""
         assert self._upstream is not None

@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 
 from dnformer import storage
+from dnformer.config import StorageConfig
 from dnformer.errors import ConfigError, DataError
+from dnformer.storage import conditional
+
+
+@pytest.fixture
+def no_patience() -> Iterator[None]:
+    """What cannot be reached is given up at once."""
+    storage.configure(StorageConfig(retry_s=0))
+    yield
+    storage.configure(StorageConfig())
 
 
 @pytest.fixture(params=["local", "memory", "s3"])
@@ -241,30 +251,19 @@ def test_compare_and_put_two_racers_one_wins(tmp_path: Path, before: bytes | Non
             assert storage.read_bytes(uri) == (b"a" if won[0] else b"b")
 
 
-class LateReader:
-    """An s3fs whose tag of the object is read just before another writer changes it."""
-
-    def __init__(self, fs: Any, late_write: bytes) -> None:
-        self._fs, self._late_write = fs, late_write
-
-    def info(self, path: str) -> dict[str, Any]:
-        info: dict[str, Any] = self._fs.info(path)
-        self._fs.pipe_file(path, self._late_write)
-        return info
-
-    def pipe_file(self, path: str, data: bytes, **condition: str) -> Any:
-        return self._fs.pipe_file(path, data, **condition)
-
-
-def test_put_on_s3_object_changed_after_its_tag_is_not_overwritten(s3: str) -> None:
-    import s3fs
-
+def test_put_over_version_changed_meanwhile_is_not_overwritten(s3: str) -> None:
     uri = storage.join(s3, "attempt.json")
     storage.write_bytes(uri, b"other")
+
+    def version_then_write(fs: Any, path: str) -> str | None:
+        tag = conditional._s3_tag(fs, path)
+        fs.pipe_file(path, b"expected")
+        return tag
+
     # read back as expected, but with a tag from before: only the server can tell
-    fs = LateReader(s3fs.S3FileSystem(use_listings_cache=False), b"expected")
-    path = uri.removeprefix("s3://")
-    assert not storage._put_on_s3(fs, path, uri, b"mine", b"expected")
+    assert not conditional.put_over_version(
+        uri, b"mine", b"expected", version=version_then_write, put=conditional._put_on_s3
+    )
     assert storage.read_bytes(uri) == b"expected"
 
 
@@ -329,6 +328,7 @@ def test_s3_unknown_profile_is_one_line_with_the_uri(
     assert caught.value.filename == no_account
 
 
+@pytest.mark.usefixtures("no_patience")
 def test_s3_endpoint_out_of_reach_is_one_line_with_the_uri(
     no_account: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,6 +340,7 @@ def test_s3_endpoint_out_of_reach_is_one_line_with_the_uri(
     assert caught.value.filename == no_account
 
 
+@pytest.mark.usefixtures("no_patience")
 def test_http_server_out_of_reach_is_one_line_with_the_uri() -> None:
     with pytest.raises(OSError, match="Cannot connect to host") as caught:
         storage.read_bytes("http://127.0.0.1:9/x")
