@@ -145,6 +145,7 @@ class DiffAttention(nn.Module):
 
     def project(self, x: Float[Tensor, "N C"], num_dst: int | None = None) -> Projected:
         """All that `attend` needs of the nodes; the first `num_dst`, or all, are destinations."""
+        x = _narrowed(x)
         x_dst = x[:num_dst]
         return Projected(
             q=self.query(x_dst).unflatten(-1, (self.heads, -1)),
@@ -176,7 +177,8 @@ class DiffAttention(nn.Module):
             dropout=dropout,
         )  # [M, H, D]
         if self.norm is not None:
-            out = self.norm(out) * self.scale
+            # under autocast the weight is wider than the operator's output
+            out = self.norm(out.to(self.norm.weight.dtype)) * self.scale
         mixed: Tensor = self.out(out.flatten(1))
         return mixed
 
@@ -201,6 +203,14 @@ class DiffAttention(nn.Module):
     def extra_repr(self) -> str:
         """What the children don't show."""
         return f"{self.channels}, heads={self.heads}, dropout={self.dropout}"
+
+
+def _narrowed(x: Tensor) -> Tensor:
+    """`x` as autocast gives it to linear maps: cast and kept once, not by each of the five."""
+    kind = x.device.type
+    if x.dtype == torch.float32 and torch.is_autocast_enabled(kind):
+        return x.to(torch.get_autocast_dtype(kind))
+    return x
 
 
 def _draw_seed(device: torch.device) -> Tensor:

@@ -165,14 +165,15 @@ class DNFormer(nn.Module):
         return self.classify(h)
 
     def embed(self, x: Float[Tensor, "N F"]) -> Float[Tensor, "N C"]:
-        """The first block's input."""
+        """The first block's input, in the parameters' dtype also under autocast."""
         h: Tensor = self.dropout(self.activation(self.projection(x)))
-        return h
+        return h.to(self.head.weight.dtype)
 
     def classify(self, h: Float[Tensor, "N C"]) -> Float[Tensor, "N K"]:
-        """Scores of each class from the last block's output."""
+        """Scores of each class from the last block's output, in the parameters' dtype."""
         scores: Tensor = self.head(h if self.norm is None else self.norm(h))
-        return scores
+        # on the CPU autocast would leave the loss's softmax in 16 bits
+        return scores.to(self.head.weight.dtype)
 
     def with_self_loops(self, edges: Edges, first_dst: int = 0) -> Edges:
         """The edges as the blocks take them: with loops, where the model has them.
