@@ -6,7 +6,13 @@ import torch
 
 from dnformer.data.table import EdgeColumns
 from dnformer.group import Group
-from dnformer.inference import RangeLimits, destination_ranges, exact_logits
+from dnformer.inference import (
+    RangeLimits,
+    destination_ranges,
+    evaluating,
+    exact_embeddings,
+    exact_logits,
+)
 from dnformer.loader import FullLoader
 from dnformer.loader.source import DenseSource
 from dnformer.nn import DNFormer
@@ -72,6 +78,25 @@ def test_exact_logits_of_features_read_from_their_file_are_the_same(make_graph, 
     source.keep_hot(np.array(hot, dtype=np.int64))
     logits = exact_logits(model, graph, Group(), RangeLimits(rows=4), source)
     assert torch.equal(logits, exact_logits(model, graph, Group(), RangeLimits(rows=4)))
+
+
+@pytest.mark.parametrize("options", [{}, {"norm": "pre"}], ids=str)
+def test_exact_embeddings_are_what_the_classifier_takes(graph, options):
+    model = make_model(**options).train()
+    h = exact_embeddings(model, graph, Group(), RangeLimits(3, 6))
+    assert h.shape == (6, 8)
+    assert model.training
+    assert not h.requires_grad
+    logits = exact_logits(model, graph, Group(), RangeLimits(3, 6))
+    assert torch.equal(model.classify(h), logits)
+
+
+def test_evaluating_puts_the_mode_back_after_an_error():
+    model = make_model().train()
+    with pytest.raises(ZeroDivisionError), evaluating(model):
+        assert not model.training
+        raise ZeroDivisionError
+    assert model.training
 
 
 @pytest.mark.parametrize("training", [True, False])
