@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, final
 
+import fsspec
 import fsspec.config
-import fsspec.registry
 from fsspec.core import url_to_fs
 
 from dnformer.config import StorageConfig
@@ -57,16 +57,22 @@ class _Process:
         self._options = {protocol: dict(given) for protocol, given in options.items()}
         for protocol, given in options.items():
             defaults[protocol] = {**self._before[protocol], **given}
-        for protocol in changed & fsspec.registry.registry.keys():
-            fsspec.registry.registry[protocol].clear_instance_cache()
+        loaded: dict[str, Any] = dict(fsspec.registry)
+        for protocol in changed:
+            for name in _names(protocol) & loaded.keys():
+                loaded[name].clear_instance_cache()
 
     def options_for(self, protocol: str) -> dict[str, Any]:
         """Our options for a protocol, also those given under another name of it."""
-        names = {name for name, extra in EXTRAS.items() if extra == EXTRAS.get(protocol)}
         found: dict[str, Any] = {}
-        for name in sorted(names | {protocol}):
+        for name in sorted(_names(protocol)):
             found |= self._options.get(name, {})
         return found
+
+
+def _names(protocol: str) -> set[str]:
+    """All names of a protocol: s3a is s3, gs is gcs."""
+    return {protocol} | {name for name, extra in EXTRAS.items() if extra == EXTRAS.get(protocol)}
 
 
 _process = _Process()
