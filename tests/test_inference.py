@@ -92,10 +92,15 @@ def test_exact_embeddings_are_what_the_classifier_takes(graph, options):
 
 
 def test_evaluating_puts_the_mode_back_after_an_error():
-    model = make_model().train()
-    with pytest.raises(ZeroDivisionError), evaluating(model):
-        assert not model.training
+    model, inside = make_model().train(), []
+
+    def fail():
+        inside.append(model.training)
         raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), evaluating(model):
+        fail()
+    assert inside == [False]
     assert model.training
 
 
