@@ -11,6 +11,7 @@ from typing import ClassVar, cast
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from dnformer.errors import ConfigError, DataError
 from dnformer.nn.attention import DiffAttention
@@ -47,6 +48,8 @@ class DNFormer(nn.Module):
         self_loops: adds a loop to each node that has none.
         edge_channels: A; above 0, each layer learns a bias of its attention from edge attributes,
             as in `DiffAttention`.
+        activation_checkpointing: keeps only each block's input in training, and computes the block
+            again in the backward pass, to the same bits. May be set later, too.
 
     Raises:
         ConfigError: a setting is unknown or out of range.
@@ -76,6 +79,7 @@ class DNFormer(nn.Module):
         head_norm: bool = False,
         self_loops: bool = True,
         edge_channels: int = 0,
+        activation_checkpointing: bool = False,
     ) -> None:
         super().__init__()
         check_choice("activation", activation, ACTIVATIONS)
@@ -84,6 +88,7 @@ class DNFormer(nn.Module):
             raise ConfigError(f"num_layers = {num_layers} must be at least 1")
         self.hidden_channels, self.self_loops = hidden_channels, self_loops
         self.edge_channels = edge_channels
+        self.activation_checkpointing = activation_checkpointing
         self.projection = InputProjection(in_channels, hidden_channels)
         self.activation = ACTIVATIONS[activation]()
         self.dropout = Dropout(dropout)
@@ -160,8 +165,10 @@ class DNFormer(nn.Module):
             self._check_counts(nodes, counts, num_nodes=x.shape[0], num_edges=edge_index.shape[1])
             of_layers = self._trimmed(edge_index, edge_attr, nodes, counts)
         h = self.embed(x)
+        again = self.activation_checkpointing and self.training and torch.is_grad_enabled()
         for block, edges in zip(self.blocks, of_layers, strict=True):
-            h = block(h, *edges)
+            # its dropout draws from torch's generators only, which checkpoint rewinds
+            h = checkpoint(block, h, *edges, use_reentrant=False) if again else block(h, *edges)
         return self.classify(h)
 
     def embed(self, x: Float[Tensor, "N F"]) -> Float[Tensor, "N C"]:
