@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dnformer.config import RunConfig
 from dnformer.data.counter_rng import key_of
@@ -16,7 +16,7 @@ from dnformer.loader import Cached, FullLoader, Loader, NeighborLoader, Visits, 
 from dnformer.nn import DNFormer
 from dnformer.train.evaluate import Evaluator
 from dnformer.train.loop import seeded
-from dnformer.train.loss_weights import training_weights
+from dnformer.train.loss_weights import objective_for, training_weights
 from dnformer.train.objectives import Objective
 from dnformer.train.optim import Optim
 from dnformer.train.state import TrainState
@@ -77,8 +77,6 @@ def build_model(config: RunConfig, graph: Graph) -> DNFormer:
 def build_state(config: RunConfig, graph: Graph, device: torch.device) -> TrainState:
     """Where a run begins."""
     model = build_model(config, graph).to(device)
-    if config.train.compile:
-        compile_model(model)
     optim = Optim(model, config.optim, precision=config.train.precision, device=device)
     return TrainState(model, optim)
 
@@ -105,44 +103,29 @@ def training_seeds(config: RunConfig, graph: Graph, objective: Objective) -> See
     return Seeds(nodes[keep], weights[keep])
 
 
-def open_features(
-    config: RunConfig, graph: Graph, seeds: Seeds, device: torch.device
-) -> Cached | None:
-    """Where a run's dense features come from, with the rows kept that its training meets most."""
-    loader = config.loader
-    fan_out = loader.fan_out(config.model.layers)
-    visits = Visits(seeds.nodes.numpy(), fan_out, loader.batch_size)
-    return open_source(graph.store, config.cache, visits=visits, device=device)
+class Parts(NamedTuple):
+    """What a run consists of beside its graph; `features` are None where they are sparse."""
+
+    state: TrainState
+    objective: Objective
+    seeds: Seeds
+    features: Cached | None
+    evaluator: Evaluator
 
 
-def build_loader(
-    config: RunConfig, graph: Graph, seeds: Seeds, features: Cached | None, device: torch.device
-) -> Loader:
-    """The training loader of a run, whose batches go to `device`."""
-    nodes, loader = seeds.nodes, config.loader
-    if loader.kind == "full":
-        return FullLoader(graph, nodes, seed=config.seed, sparse=DNFormer.sparse_input)
-    return NeighborLoader(
-        graph, nodes, num_neighbors=loader.fan_out(config.model.layers),
-        batch_size=loader.batch_size, seed=config.seed, sampler=loader.sampler,
-        sampling=loader.sampling, replace=loader.replace, temporal=loader.temporal,
-        sparse=DNFormer.sparse_input, raw=device.type == "cuda", threads=loader.threads,
-        prefetch=loader.prefetch, features=features, device=device,
-    )  # fmt: skip
+def build_parts(config: RunConfig, graph: Graph, group: Group) -> Parts:
+    """The parts of a run, for one worker of `group`.
 
-
-def build_evaluator(
-    config: RunConfig,
-    model: nn.Module,
-    graph: Graph,
-    group: Group,
-    *,
-    objective: Objective,
-    features: Cached | None,
-) -> Evaluator:
-    """The evaluator of a run."""
-    return Evaluator(
-        cast(DNFormer, model),
+    Raises:
+        ConfigError: a setting does not fit the graph.
+        DataError: there is nothing to learn or to measure.
+    """
+    objective = objective_for(graph, config.loss, config.train.monitor)
+    seeds = training_seeds(config, graph, objective)
+    features = _open_features(config, graph, seeds, group.device)
+    state = build_state(config, graph, group.device)
+    evaluator = Evaluator(
+        cast(DNFormer, state.model),
         graph,
         group,
         objective=objective,
@@ -150,6 +133,31 @@ def build_evaluator(
         seed=config.seed,
         features=features,
     )
+    return Parts(state, objective, seeds, features, evaluator)
+
+
+def _open_features(
+    config: RunConfig, graph: Graph, seeds: Seeds, device: torch.device
+) -> Cached | None:
+    """Where dense features come from, with the rows kept that training meets most."""
+    loader = config.loader
+    fan_out = loader.fan_out(config.model.layers)
+    visits = Visits(seeds.nodes.numpy(), fan_out, loader.batch_size)
+    return open_source(graph.store, config.cache, visits=visits, device=device)
+
+
+def build_loader(config: RunConfig, graph: Graph, parts: Parts, device: torch.device) -> Loader:
+    """The training loader of a run, whose batches go to `device`."""
+    nodes, loader = parts.seeds.nodes, config.loader
+    if loader.kind == "full":
+        return FullLoader(graph, nodes, seed=config.seed, sparse=DNFormer.sparse_input)
+    return NeighborLoader(
+        graph, nodes, num_neighbors=loader.fan_out(config.model.layers),
+        batch_size=loader.batch_size, seed=config.seed, sampler=loader.sampler,
+        sampling=loader.sampling, replace=loader.replace, temporal=loader.temporal,
+        sparse=DNFormer.sparse_input, raw=device.type == "cuda", threads=loader.threads,
+        prefetch=loader.prefetch, features=parts.features, device=device,
+    )  # fmt: skip
 
 
 def device_for(use_gpu: bool) -> torch.device:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, final
 
 import safetensors.torch
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -35,6 +35,9 @@ class Meta(Section):
     config: dict[str, Any]
     fingerprint: str
     versions: dict[str, str]
+    target: dict[str, list[float]] = Field(
+        {}, description="of numbers, the mean and scale in units of which the model gives them"
+    )
 
 
 class _Tensors(Section):

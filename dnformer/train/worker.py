@@ -13,19 +13,12 @@ from dnformer.driver import Driver, Record
 from dnformer.errors import CheckpointError, TrainError
 from dnformer.group import Group
 from dnformer.parsing import parse
-from dnformer.train.build import (
-    build_evaluator,
-    build_loader,
-    build_state,
-    open_features,
-    open_run_graph,
-    training_seeds,
-)
+from dnformer.train.build import build_loader, build_parts, open_run_graph
 from dnformer.train.checkpoints import Meta, newest_checkpoint, read_checkpoint
 from dnformer.train.evaluate import Evaluator, Metrics
 from dnformer.train.guards import Watchdog, not_finite
 from dnformer.train.loop import Hooks, Loop, Settings, Trouble
-from dnformer.train.loss_weights import objective_for
+from dnformer.train.objectives import Objective, monitor_for
 from dnformer.train.run import Attempt
 from dnformer.train.stages import Stages
 from dnformer.train.state import TrainState
@@ -73,34 +66,39 @@ def run_worker(job: Job, group: Group, driver: Driver) -> dict[str, Any]:
     # before the newest checkpoint is read: no older attempt's can become the newest from here on
     attempt = job.attempt.claim() if group.rank == 0 else job.attempt
     graph = open_run_graph(config, job.fingerprint)
-    state = build_state(config, graph, group.device)
-    _restore(state, config, job, group)
-    objective = objective_for(graph, config.loss, config.train.monitor)
-    seeds = training_seeds(config, graph, objective)
-    features = open_features(config, graph, seeds, group.device)
-    evaluator = build_evaluator(
-        config, state.model, graph, group, objective=objective, features=features
-    )
+    parts = build_parts(config, graph, group)
+    _restore(parts.state, config, job, group)
+    stages, start = Stages(), _start_record(parts.state, group)
     with ExitStack() as stack:
-        stages = Stages()
-        start = _start_record(state, group)
         writer = None
         if group.rank == 0:
-            writer = stack.enter_context(Writer(config, job.fingerprint, attempt, state, start))
+            meta = _meta(job, parts.objective)
+            writer = stack.enter_context(Writer(config, meta, attempt, parts.state, start))
         watch = stack.enter_context(_watchdog(config, job.run, stages, group.rank))
         driver.report(start)
+        monitor = monitor_for(graph.target, config.train.monitor)
+        train = config.train.model_copy(update={"monitor": monitor})
         loop = Loop(
-            state,
-            build_loader(config, graph, seeds, features, group.device),
+            parts.state,
+            build_loader(config, graph, parts, group.device),
             group,
-            settings=Settings(config.train, config.eval, config.checkpoint),
-            hooks=_hooks(evaluator, writer, driver, watch, Where(job.run, group.rank)),
-            objective=objective,
-            weights=seeds.weights,
+            settings=Settings(train, config.eval, config.checkpoint),
+            hooks=_hooks(parts.evaluator, writer, driver, watch, Where(job.run, group.rank)),
+            objective=parts.objective,
+            weights=parts.seeds.weights,
             stages=stages,
         )
         loop.run()
-    return finish(job.run, state, evaluator)
+    return finish(job.run, parts.state, parts.evaluator)
+
+
+def _meta(job: Job, objective: Objective) -> Meta:
+    return Meta(
+        config=job.config,
+        fingerprint=job.fingerprint,
+        versions={"torch": torch.__version__},
+        target=objective.values(),
+    )
 
 
 def _restore(state: TrainState, config: RunConfig, job: Job, group: Group) -> bool:
@@ -208,12 +206,7 @@ def evaluate_run(job: Job) -> dict[str, Any]:
     config, group = parse(RunConfig, job.config), Group()
     torch.set_num_threads(config.train.threads or 1)  # the operator's number too
     graph = open_run_graph(config, job.fingerprint)
-    state = build_state(config, graph, group.device)
-    if not _restore(state, config, job, group):
+    parts = build_parts(config, graph, group)
+    if not _restore(parts.state, config, job, group):
         raise CheckpointError(f"{job.run}: no checkpoint yet; train it first")
-    objective = objective_for(graph, config.loss, config.train.monitor)
-    features = open_features(config, graph, training_seeds(config, graph, objective), group.device)
-    evaluator = build_evaluator(
-        config, state.model, graph, group, objective=objective, features=features
-    )
-    return finish(job.run, state, evaluator)
+    return finish(job.run, parts.state, parts.evaluator)

@@ -4,8 +4,6 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any, final
 
-import torch
-
 from dnformer.config import RunConfig
 from dnformer.train.checkpoints import Checkpointer, Keeping, Meta
 from dnformer.train.run import Attempt, first_attempt
@@ -20,7 +18,7 @@ class Writer:
 
     Args:
         config: the run's.
-        fingerprint: of the dataset.
+        meta: what belongs to each checkpoint.
         attempt: the right to write.
         state: what is saved, as it is at each `save`; where it stands now, the attempt begins.
         start: the record of that.
@@ -29,14 +27,12 @@ class Writer:
     def __init__(
         self,
         config: RunConfig,
-        fingerprint: str,
+        meta: Meta,
         attempt: Attempt,
         state: TrainState,
         start: Record,
     ) -> None:
         self._config, self._attempt, self._state, self._start = config, attempt, state, start
-        versions = {"torch": torch.__version__}
-        meta = Meta(config=config.dump(), fingerprint=fingerprint, versions=versions)
         self._checkpointer = Checkpointer(
             attempt, meta=meta, before=self._publish, background=config.checkpoint.background
         )

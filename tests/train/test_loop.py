@@ -360,18 +360,19 @@ def test_loop_never_keeps_a_value_that_is_no_number_as_the_best():
     assert (loop.state.best_value, loop.state.best_epoch) == (0.5, 1)
 
 
-def test_loop_clips_the_gradient():
+def test_loop_clips_the_gradient_and_records_its_norm_before():
     free, clipped = Recorder(), Recorder()
     make_loop(free, epochs=1, num_rows=2).run()
     make_loop(clipped, epochs=1, num_rows=2, optim=OptimConfig(lr=0.1, clip_norm=1e-3)).run()
-    start = make_loop(Recorder()).state.model
 
-    def moved(recorder: Recorder) -> float:
-        pairs = zip(start.parameters(), recorder.state.model.parameters(), strict=True)
-        return math.sqrt(sum(float(((a - b).detach() ** 2).sum()) for a, b in pairs))
+    def norm(recorder: Recorder) -> float:
+        squares = [p.grad.square().sum() for p in recorder.state.model.parameters()]
+        return math.sqrt(float(sum(squares)))
 
-    assert moved(free) > 1e-3
-    assert moved(clipped) == pytest.approx(0.1 * 1e-3, rel=1e-3)
+    assert norm(free) == pytest.approx(free.records[0]["grad_norm"], rel=1e-9)
+    assert norm(free) > 1e-3
+    assert norm(clipped) == pytest.approx(1e-3, rel=1e-3)
+    assert clipped.records[0]["grad_norm"] == free.records[0]["grad_norm"]
 
 
 def test_loop_sets_the_learning_rate_of_each_step():

@@ -11,7 +11,7 @@ from dnformer.driver import Driver
 from dnformer.group import Group
 from dnformer.loader import NeighborSampler
 from dnformer.nn import DNFormer
-from dnformer.train.build import build_loader, open_run_graph, training_seeds
+from dnformer.train.build import build_loader, build_parts, open_run_graph
 from dnformer.train.evaluate import Evaluator
 from dnformer.train.loss_weights import objective_for
 from dnformer.train.run import Run, portable
@@ -52,8 +52,8 @@ def test_run_trains_on_the_draws_of_its_config(make_config, tmp_path, graph, dra
     )
     fingerprint = read_manifest(graph.uri).fingerprint
     opened = open_run_graph(config, fingerprint)
-    chosen = training_seeds(config, opened, objective_for(opened, config.loss))
-    loader = build_loader(config, opened, chosen, None, torch.device("cpu"))
+    parts = build_parts(config, opened, Group())
+    loader = build_loader(config, opened, parts, torch.device("cpu"))
     sampler, seeds = NeighborSampler(opened, [4, 4], **draws), opened.split("train").numpy()
     for index, batch in enumerate(loader):
         expected = sampler.sample(seeds[batch.input_id], loader.key(index))

@@ -16,9 +16,8 @@ from dnformer.data.manifest import read_manifest
 from dnformer.driver import Driver
 from dnformer.errors import BackendError, CheckpointError
 from dnformer.group import Group
-from dnformer.train.build import build_loader, device_for, open_run_graph, training_seeds
+from dnformer.train.build import build_loader, build_parts, device_for, open_run_graph
 from dnformer.train.checkpoints import newest_checkpoint, read_checkpoint
-from dnformer.train.loss_weights import objective_for
 from dnformer.train.run import Attempt, Run, portable
 from dnformer.train.sinks import read_metrics
 from dnformer.train.worker import Job, run_worker
@@ -91,8 +90,8 @@ def test_two_workers_draw_the_micro_batches_of_one(make_config, tmp_path):
     config = make_config(tmp_path, train={"micro_batches": 2})
     graph = open_run_graph(config, read_manifest(config.data.uri).fingerprint)
     cpu = torch.device("cpu")
-    seeds = training_seeds(config, graph, objective_for(graph, config.loss))
-    alone, shared = (build_loader(config, graph, seeds, None, cpu) for _ in range(2))
+    parts = build_parts(config, graph, Group())
+    alone, shared = (build_loader(config, graph, parts, cpu) for _ in range(2))
     drawn = list(alone.draws(range(8)))
     for rank in range(2):
         for index, batch in zip(range(rank, 8, 2), shared.draws(range(rank, 8, 2)), strict=True):
