@@ -54,9 +54,9 @@ def stopper(say: Callable[[str], None]) -> Iterator[Stopper]:
     before = {number: signal.signal(number, found.told) for number in _STOPPING}
     try:
         yield found
-    except Stopped:
+    except Stopped as stopped:
         if found.signal == signal.SIGINT:
-            raise KeyboardInterrupt from None
+            raise KeyboardInterrupt(str(stopped)) from None
         raise
     finally:
         for number, handler in before.items():
