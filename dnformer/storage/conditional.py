@@ -1,6 +1,7 @@
 """Publishing only over what was expected: the compare and the put as one, where a store can."""
 
-import errno
+import json
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -114,18 +115,21 @@ def _gcs_generation(fs: Any, path: str) -> Version:
 
 def _put_on_gcs(fs: Any, path: str, data: bytes, generation: Version) -> bool:
     bucket, key, _ = fs.split_path(path)
+    boundary = uuid.uuid4().hex
+    parts = (
+        f"--{boundary}\r\nContent-Type: application/json\r\n\r\n{json.dumps({'name': key})}\r\n"
+        f"--{boundary}\r\nContent-Type: application/octet-stream\r\n\r\n"
+    )
     try:
         # gcsfs itself has a conditional put for new objects only
         # https://cloud.google.com/storage/docs/json_api/v1/objects/insert
         fs.call(
             "POST",
             f"{fs.base.replace('/storage/v1/', '/upload/storage/v1/')}b/{bucket}/o",
-            uploadType="media",
-            name=key,
+            uploadType="multipart",
             ifGenerationMatch=generation or "0",
-            headers={"Content-Type": "application/octet-stream"},
-            data=data,
-            json_out=True,
+            headers={"Content-Type": f"multipart/related; boundary={boundary}"},
+            data=parts.encode() + data + f"\r\n--{boundary}--".encode(),
         )
     except FileExistsError:  # how gcsfs says "precondition failed"
         return False
@@ -133,8 +137,4 @@ def _put_on_gcs(fs: Any, path: str, data: bytes, generation: Version) -> bool:
         if generation is None:  # no such bucket
             raise
         return False
-    except OSError as error:
-        if error.errno == errno.EEXIST:
-            return False
-        raise
     return True
