@@ -26,19 +26,26 @@ def test_stopper_while_steps_run_asks_for_a_stop(number):
 )
 @pytest.mark.parametrize("stepping", [False, True], ids=["before the first step", "second time"])
 def test_stopper_stops_at_once(number, error, stepping):
-    with pytest.raises(error), stopper(lambda text: None) as told:
-        if stepping:
-            told.pending()
+    def tell() -> None:
+        with stopper(lambda text: None) as told:
+            if stepping:
+                told.pending()
+                os.kill(os.getpid(), number)
             os.kill(os.getpid(), number)
-        os.kill(os.getpid(), number)
-        pytest.fail("it did not stop")
+
+    with pytest.raises(error):
+        tell()
 
 
 def test_stopper_gives_ctrl_c_back_as_keyboard_interrupt():
-    with pytest.raises(KeyboardInterrupt, match="stopped at step 3"), stopper(print) as told:
-        told.pending()
-        os.kill(os.getpid(), signal.SIGINT)
-        raise Stopped("stopped at step 3")
+    def tell() -> None:
+        with stopper(lambda text: None) as told:
+            told.pending()
+            os.kill(os.getpid(), signal.SIGINT)
+            raise Stopped("stopped at step 3")
+
+    with pytest.raises(KeyboardInterrupt, match="stopped at step 3"):
+        tell()
 
 
 def test_stopper_puts_the_handlers_back():
