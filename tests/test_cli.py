@@ -1,22 +1,18 @@
 """The command line as a person meets it: exit codes, one-line errors, stable JSON keys."""
 
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 import yaml
 
 from dnformer.cli import main
-from dnformer.data.cache import write_cache
 from dnformer.data.ingest.run import ingest
 from dnformer.data.ingest.tables import TableSource
-from dnformer.data.table import Target, TargetColumn
 
 
 class Result(NamedTuple):
@@ -117,27 +113,6 @@ def test_describe_has_stable_keys(run, folder):
     assert "train 18, val 6, test 6" in text
 
 
-def test_train_then_evaluate_as_json(run, folder):
-    result = run("train", "run.yaml", "--json")
-    assert result.returncode == 0, result.stderr
-    trained = json.loads(result.stdout)
-    assert {"run", "epochs", "seconds", "val", "test"} <= trained.keys()
-    assert trained["run"] == str(folder / "runs" / "people")
-    lines = [line for line in result.stderr.splitlines() if line.startswith("epoch ")]
-    assert [line.split()[1] for line in lines] == ["1/3", "2/3", "3/3"]
-    evaluated = json.loads(run("evaluate", "runs/people", "--json").stdout)
-    assert evaluated == trained
-
-
-def test_train_repeat_prints_mean_and_std(run):
-    result = run("train", "run.yaml", "--repeat", 2, "--set", "name=twice")
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith("test accuracy ")
-    assert "(mean ± std of 2 runs)" in result.stdout
-    result = run("train", "run.yaml", "--repeat", 2, "--set", "name=twice", "--json")
-    assert {"mean", "std", "values"} <= json.loads(result.stdout).keys()
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -146,6 +121,11 @@ def test_train_repeat_prints_mean_and_std(run):
         (["train", "missing.yaml"], "missing.yaml: cannot be read: No such file"),
         (["train", "run.yaml", "--set", "optim.lr"], "expected path=value"),
         (["train", "run.yaml", "--set", "optim.rl=1"], "'optim.rl'; did you mean 'lr'?"),
+        (
+            ["train", "run.yaml", "--fresh", "--resume"],
+            "--fresh forgets what --resume goes on from",
+        ),
+        (["train", "run.yaml", "--resume"], "has no checkpoint to resume; leave out --resume"),
         (["train", "run.yaml", "--set", "model.heads=3"], "hidden 4 is no multiple of heads 3"),
         (["train", "run.yaml", "--set", "data.uri=nowhere"], "no dataset here"),
         (["evaluate", "runs/nothing"], "no run here"),
@@ -158,42 +138,11 @@ def test_train_repeat_prints_mean_and_std(run):
         (["ingest", "synthetic:sbm", "--out", "."], "is not empty and holds no dataset"),
         (["ingest", "--edges", "run.yaml", "--out", "x"], "run.yaml"),
         (["ingest", "synthetic:sbm", "--out", "x", "--split", "thirds"], "expected random"),
-        (["bench"], "Missing command"),
-        (["bench", "ops", "--case", "powerlaw"], "no case 'powerlaw'; did you mean 'power-law'?"),
-        (["bench", "ops", "--yardstick", "x.py"], "--yardstick x.py: there is no such file"),
-        (["bench", "ops", "--device", "tpu"], "--device 'tpu' is not one of cpu, cuda"),
-        (["bench", "ops", "--case", "block", "--graph", "nowhere"], "no dataset here"),
-        (["bench", "loader", "--case", "loder"], "no case 'loder'; did you mean 'loader'?"),
-        (["bench", "loader", "--yardstick", "x.py"], "--yardstick x.py: there is no such file"),
-        (["bench", "ingest", "--ids", "text"], "--ids text: expected int, string, both"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_mistake_is_one_line_and_exit_code_2(run, arguments, message):
     assert message in refused(run(*arguments))
-
-
-def test_bench_ops_of_a_sampled_block(run):
-    options = ("--case", "block", "--graph", "data", "--repeats", 1, "--threads", 1)
-    result = run("bench", "ops", *options, "--json")
-    assert result.returncode == 0, result.stderr
-    assert "case block (1 of 1)" in result.stderr
-    rows = json.loads(result.stdout)["rows"]
-    assert {row["impl"] for row in rows} >= {"dnformer", "reference", "TransformerConv", "floor"}
-    assert all({"case", "impl", "seconds"} <= row.keys() for row in rows)
-    assert all(row["graph"] == "block of data" for row in rows)
-
-
-def test_bench_loader_of_a_dataset(run):
-    options = ("--case", "loader", "--graph", "data", "--repeats", 1)
-    result = run("bench", "loader", *options, "--json")
-    assert result.returncode == 0, result.stderr
-    assert "case loader (1 of 1)" in result.stderr
-    rows = json.loads(result.stdout)["rows"]
-    assert {row["impl"] for row in rows} == {"dnformer", "PyG"}
-    assert all({"case", "impl", "seconds"} <= row.keys() for row in rows)
-    result = run("bench", "loader", *options)
-    assert "two threads over one" in result.stdout
 
 
 def test_bad_row_is_named_by_file_row_and_value(run, folder):
@@ -204,37 +153,8 @@ def test_bad_row_is_named_by_file_row_and_value(run, folder):
     assert not (folder / "x").exists()
 
 
-def test_run_that_fails_is_exit_code_1(run):
-    result = run("train", "run.yaml", "--set", "name=nan", "--set", "optim.lr=1e30")
-    assert result.returncode == 1
-    assert "the loss is nan at step" in result.stderr
-    assert "Traceback" not in result.stderr
-
-
-def test_same_name_with_other_settings_is_refused_by_name(run, folder):
-    assert run("train", "run.yaml", "--set", "name=again").returncode == 0
-    line = refused(run("train", "run.yaml", "--set", "name=again", "--set", "optim.lr=0.5"))
-    assert "optim.lr is 0.5, the run has 0.005" in line
-    result = run("train", "run.yaml", "--set", "name=again", "--set", "optim.lr=0.5", "--fresh")
-    assert result.returncode == 0
-
-
 def test_module_runs_as_a_program(folder):
     command = [sys.executable, "-m", "dnformer.cli", "train", "nowhere.yaml"]
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert result.returncode == 2
     assert result.stderr == "error: nowhere.yaml: cannot be read: No such file or directory\n"
-
-
-def test_train_on_numbers_says_their_error(run, folder, make_table):
-    values = np.linspace(0, 9, 30, dtype=np.float32)[:, None]
-    target = TargetColumn(Target(name="size", kind="regression", num_outputs=1), values)
-    pairs = [(i, (i * 7 + 3) % 30) for i in range(30)]
-    write_cache(make_table(pairs, x=values / 9, targets=(target,)), str(folder / "numbers"),
-                source="test")  # fmt: skip
-    result = run("train", "run.yaml", "--set", "name=numbers", "--set", "data.uri=numbers")
-    assert result.returncode == 0, result.stderr
-    assert re.match(r"test mae [0-9.]+ at the best validation\n  validation [0-9.]+, best",
-                    result.stdout)  # fmt: skip
-    epochs = [line for line in result.stderr.splitlines() if line.startswith("epoch ")]
-    assert re.search(r"loss [0-9.]+  train mae [0-9.]+  val mae [0-9.]+  ", epochs[0])
