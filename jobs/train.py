@@ -1,37 +1,27 @@
 """Trains a run: the same under plain Python, `ray job submit` and a RayJob.
 
     python jobs/train.py jobs/configs/demo.yaml train.workers=2 storage_path=s3://bucket/runs
+    python jobs/train.py jobs/configs/demo.yaml --repeat=10
 
-Prints one JSON object on stdout; what goes on meanwhile is said on stderr.
+`dnformer train --json` for scripts: one JSON object on stdout; what goes on is said on stderr.
 """
 
-import json
 import sys
+from collections.abc import Iterator, Sequence
 
-from dnformer.config import load_config
-from dnformer.errors import DNFormerError
-from dnformer.train.launch import Progress, train
-
-
-def say(text: object) -> None:
-    """Prints a line of the log."""
-    print(text, file=sys.stderr, flush=True)
+from dnformer.cli import main
 
 
-def main() -> int:
-    """Runs the script; returns its exit code."""
-    if len(sys.argv) < 2:
-        say("usage: train.py CONFIG.yaml [path=value ...]")
-        return 2
-    try:
-        config = load_config(sys.argv[1], sys.argv[2:])
-        result = train(config, progress=Progress(say, say))
-    except DNFormerError as error:
-        say(f"error: {error}")
-        return error.exit_code
-    print(json.dumps(result))
-    return 0
+def arguments(given: Sequence[str]) -> Iterator[str]:
+    """`given`, a config and more, as the command line takes it: `path=value` is a setting."""
+    yield "train"
+    yield from given[:1]
+    for text in given[1:]:
+        if not text.startswith("-"):
+            yield "--set"
+        yield text
+    yield "--json"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main([*arguments(sys.argv[1:])])

@@ -34,9 +34,10 @@ def test_script_trains_and_prints_one_json_object(tmp_path):
         "cache": {"dir": "store"},
     }
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(values))
-    result = run("run.yaml", "train.epochs=1", cwd=tmp_path)
+    result = run("run.yaml", "train.epochs=1", "--fresh", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["epochs"] == 1
+    assert "\nepoch 1/1  loss " in result.stderr
 
 
 def test_script_names_a_mistake(tmp_path):
