@@ -49,18 +49,14 @@ class _Process:
                 self._set_options(config.options)
 
     def _set_options(self, options: dict[str, dict[str, Any]]) -> None:
+        # fsspec keeps file systems by their options: one with others is not met again
         defaults = fsspec.config.conf
         for protocol, before in self._before.items():
             defaults[protocol] = before
-        changed = self._options.keys() | options.keys()
         self._before = {protocol: defaults.get(protocol, {}) for protocol in options}
         self._options = {protocol: dict(given) for protocol, given in options.items()}
         for protocol, given in options.items():
             defaults[protocol] = {**self._before[protocol], **given}
-        loaded: dict[str, Any] = dict(fsspec.registry)
-        for protocol in changed:
-            for name in _names(protocol) & loaded.keys():
-                loaded[name].clear_instance_cache()
 
     def options_for(self, protocol: str) -> dict[str, Any]:
         """Our options for a protocol, also those given under another name of it."""

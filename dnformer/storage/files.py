@@ -4,6 +4,7 @@ import errno
 import hashlib
 import io
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -229,8 +230,21 @@ def remove(uri: str) -> None:
 
 
 def _remove(fs: Any, path: str) -> None:
-    if _kind(fs, path) is not None:
-        fs.rm(path, recursive=True)
+    # another process may remove the same
+    with suppress(FileNotFoundError):
+        if _kind(fs, path) is not None:
+            fs.rm(path, recursive=True)
+
+
+def remove_unfinished(folder: str) -> None:
+    """Removes what killed processes left of writes inside a local `folder`; elsewhere is nothing.
+
+    A process that is still writing one fails.
+    """
+    if is_local(folder):
+        for path in Path(absolute(folder)).rglob(".*.tmp"):
+            if re.fullmatch(r"\..+\.[0-9a-f]{8}\.tmp", path.name):
+                path.unlink(missing_ok=True)
 
 
 def remove_empty(folder: str) -> None:

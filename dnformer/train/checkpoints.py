@@ -26,7 +26,7 @@ from dnformer.train.run import Attempt, first_attempt
 
 log = logging.getLogger(__name__)
 
-_TENSORS, _STATE = "tensors.safetensors", "state.json"
+_STATE = "state.json"
 
 
 class Meta(Section):
@@ -41,6 +41,7 @@ class Meta(Section):
 
 
 class _Tensors(Section):
+    file: str = Field(pattern=r"^[0-9a-f]{16}\.safetensors$")
     bytes: int
     sha256: str
 
@@ -97,17 +98,23 @@ def write_checkpoint(attempt: Attempt, snapshot: Snapshot, *, meta: Meta, keepin
     mine = _Place(attempt.number, snapshot.step)
     target = mine.uri(attempt.run)
     tensors = safetensors.torch.save(snapshot.tensors)
+    sha256 = hashlib.sha256(tensors).hexdigest()
+    # by content: what stands at this step stays whole until the new state.json replaces it
+    file = f"{sha256[:16]}.safetensors"
     document = Document(
         state=snapshot.values,
-        tensors=_Tensors(bytes=len(tensors), sha256=hashlib.sha256(tensors).hexdigest()),
+        tensors=_Tensors(file=file, bytes=len(tensors), sha256=sha256),
         meta=meta,
         attempt=attempt.number,
     )
     content = document.model_dump_json(indent=1).encode()
     attempt.check()
-    storage.write_bytes(storage.join(target, _TENSORS), tensors)
+    storage.write_bytes(storage.join(target, file), tensors)
     attempt.check()
     storage.write_bytes(storage.join(target, _STATE), content)
+    for name in storage.list_names(target):
+        if name.endswith(".safetensors") and name != file:
+            storage.remove(storage.join(target, name))
     for place in _surplus(_places(attempt.run), mine, keeping):
         _remove(place.uri(attempt.run))
 
@@ -150,21 +157,24 @@ def newest_checkpoint(run: str) -> tuple[bytes, bytes] | None:
     Raises:
         CheckpointError: a checkpoint is of a newer format, or is none of ours.
     """
-    first = first_attempt(run)
-    for place in (place for place in _places(run) if place.attempt >= first):
-        target = place.uri(run)
-        content = storage.read_if_exists(storage.join(target, _STATE))
-        tensors = None if content is None else _read_tensors(target, content)
-        if content is not None and tensors is not None:
-            return tensors, content
-        log.warning("%s is incomplete (a write was interrupted); passed over", target)
+    first, listed = first_attempt(run), None
+    # an older attempt that still writes may remove what was listed, after it wrote a newer one
+    while (places := [place for place in _places(run) if place.attempt >= first]) != listed:
+        listed = places
+        for place in places:
+            target = place.uri(run)
+            content = storage.read_if_exists(storage.join(target, _STATE))
+            tensors = None if content is None else _read_tensors(target, content)
+            if content is not None and tensors is not None:
+                return tensors, content
+            log.warning("%s is incomplete (a write was interrupted); passed over", target)
     return None
 
 
 def _read_tensors(target: str, content: bytes) -> bytes | None:
     """The tensors that belong to a state.json, or None where they are not there."""
     expected = _document(content, target).tensors
-    tensors = storage.read_if_exists(storage.join(target, _TENSORS))
+    tensors = storage.read_if_exists(storage.join(target, expected.file))
     if tensors is None or hashlib.sha256(tensors).hexdigest() != expected.sha256:
         return None
     return tensors

@@ -143,7 +143,7 @@ class Loop:
         self._meter = Meter(stages, loader, group)
         self._span = Span(self._meter.mark(), [])
         self._saved_at = time.monotonic()
-        self._grad_norm = 0.0
+        self._grad_norm, self._owed = 0.0, False
         if state.step > self.steps_per_epoch:
             raise TrainError(f"the checkpoint is at step {state.step} of {self.steps_per_epoch}")
 
@@ -295,9 +295,11 @@ class Loop:
         every, every_s = checkpoint.every_steps, checkpoint.every_s
         due = bool(every) and state.steps_done % (every or 1) == 0
         due |= every_s is not None and time.monotonic() - self._saved_at >= every_s
-        # the end of the epoch saves what is due by then
-        if notice != "none" or (due and state.step < self.steps_per_epoch):
+        due |= notice == "save"
+        if notice == "stop" or (due and state.step < self.steps_per_epoch):
             self._save()
+        # the end of the epoch saves what is due by then
+        self._owed = due and state.step == self.steps_per_epoch
         if notice == "stop":
             raise Stopped(f"stopped at step {state.steps_done}, in epoch {state.epoch + 1}")
 
@@ -322,9 +324,7 @@ class Loop:
     def _checkpoint_due(self, epoch: int) -> bool:
         checkpoint = self._settings.checkpoint
         by_epoch = (epoch + 1) % checkpoint.every_epochs == 0
-        every = checkpoint.every_steps
-        by_step = every is not None and self.state.steps_done % every == 0
-        return by_epoch or by_step or self.done
+        return by_epoch or self._owed or self.done
 
     @property
     def _monitor(self) -> str:

@@ -183,6 +183,7 @@ class Run:
                 self._lock.acquire(blocking=False)
             except Timeout:
                 raise self._in_use(holder) from None
+            storage.remove_unfinished(self.uri)
         elif holder is not None and _is_alive(holder):
             raise self._in_use(holder)
 

@@ -119,21 +119,25 @@ class Follower:
         return [json.loads(line) for line in _whole_lines(whole)]
 
 
-def read_metrics(run: str, *, since_attempt: int = 0) -> list[Record]:
+def read_metrics(run: str) -> list[Record]:
     """All records of a run in order, without those that a resumed start did again.
 
-    Args:
-        run: the run's folder.
-        since_attempt: the first start whose records are wanted.
+    Each start's own record names the attempt whose checkpoint it went on from; from the newest one
+    back, that is the run. Attempts beside this line, which wrote after they were superseded, are
+    left out.
     """
     folder = storage.join(run, "metrics")
-    records: list[Record] = []
-    for number, first, name in _files(folder):
-        if number < since_attempt:
-            continue
-        records = [record for record in records if record["step"] <= first]
+    by_attempt: dict[int, list[Record]] = {}
+    for attempt, _, name in _files(folder):
         lines = _whole_lines(storage.read_bytes(storage.join(folder, name)))
-        records += [json.loads(line) for line in lines]
+        if lines:
+            by_attempt.setdefault(attempt, []).extend(map(json.loads, lines))
+    records: list[Record] = []
+    at, limit = max(by_attempt, default=None), float("inf")
+    while at in by_attempt:
+        own = by_attempt[at]
+        records = [record for record in own if record["step"] <= limit] + records
+        at, limit = own[0].get("after"), own[0]["step"]
     return _last_of_each(records)
 
 

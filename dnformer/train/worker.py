@@ -9,7 +9,7 @@ import torch
 
 from dnformer import storage
 from dnformer.config import RunConfig
-from dnformer.driver import Driver, Record
+from dnformer.driver import Driver
 from dnformer.errors import CheckpointError, TrainError
 from dnformer.group import Group
 from dnformer.parsing import parse
@@ -67,8 +67,16 @@ def run_worker(job: Job, group: Group, driver: Driver) -> dict[str, Any]:
     attempt = job.attempt.claim() if group.rank == 0 else job.attempt
     graph = open_run_graph(config, job.fingerprint)
     parts = build_parts(config, graph, group)
-    _restore(parts.state, config, job, group)
-    stages, start = Stages(), _start_record(parts.state, group)
+    before = _restore(parts.state, config, job, group)
+    start = {
+        "kind": "start",
+        "epoch": parts.state.epoch,
+        "step": parts.state.steps_done,
+        "world_size": group.world_size,
+        "attempt": attempt.number,
+        "after": before,
+    }
+    stages = Stages()
     with ExitStack() as stack:
         writer = None
         if group.rank == 0:
@@ -101,17 +109,17 @@ def _meta(job: Job, objective: Objective) -> Meta:
     )
 
 
-def _restore(state: TrainState, config: RunConfig, job: Job, group: Group) -> bool:
-    """Continues from the newest checkpoint, which rank 0 picks for all; whether there is one."""
+def _restore(state: TrainState, config: RunConfig, job: Job, group: Group) -> int | None:
+    """Continues from the newest checkpoint, which rank 0 picks for all; the attempt it is of."""
     found = newest_checkpoint(job.run) if group.rank == 0 else None
     tensors = group.broadcast(found[0] if found else None)
     document = group.broadcast(found[1] if found else None)
     if tensors is None or document is None:
-        return False
+        return None
     named, values = read_checkpoint(tensors, document)
     _refuse_foreign(values.meta, config, job)
     state.restore(named, values.state)
-    return True
+    return values.attempt
 
 
 def _refuse_foreign(meta: Meta, config: RunConfig, job: Job) -> None:
@@ -177,11 +185,6 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _start_record(state: TrainState, group: Group) -> Record:
-    return {"kind": "start", "epoch": state.epoch, "step": state.steps_done,
-            "world_size": group.world_size}  # fmt: skip
-
-
 def finish(run: str, state: TrainState, evaluator: Evaluator) -> dict[str, Any]:
     """The result of a run: validation and test metrics of its best weights."""
     if not state.best_model:
@@ -207,6 +210,6 @@ def evaluate_run(job: Job) -> dict[str, Any]:
     torch.set_num_threads(config.train.threads or 1)  # the operator's number too
     graph = open_run_graph(config, job.fingerprint)
     parts = build_parts(config, graph, group)
-    if not _restore(parts.state, config, job, group):
+    if _restore(parts.state, config, job, group) is None:
         raise CheckpointError(f"{job.run}: no checkpoint yet; train it first")
     return finish(job.run, parts.state, parts.evaluator)

@@ -41,10 +41,6 @@ class Writer:
 
     def __enter__(self) -> "Writer":
         run, step = self._attempt.run, self._state.steps_done
-        if self._attempt.number > first_attempt(run):
-            # what an older attempt may still write is not the newest from here on
-            self.save()
-            self._checkpointer.wait()
         self._metrics.append(MetricsFile(run, attempt=self._attempt.number, first_step=step))
         self._trackers += open_trackers(
             self._config.tracking,
@@ -55,6 +51,11 @@ class Writer:
         )
         self.record(self._start)
         self._publish()
+        # after its record: whoever goes on from here finds where this attempt began
+        if self._attempt.number > first_attempt(run):
+            # what an older attempt may still write is not the newest from here on
+            self.save()
+            self._checkpointer.wait()
         return self
 
     def __exit__(self, *exception: Any) -> None:

@@ -116,7 +116,8 @@ def test_newest_checkpoint_passes_over_an_incomplete_one(config, damage, caplog)
     for step in (1, 2):
         write(attempt, step)
     target = storage.join(folder(attempt.run), "step-2-1")
-    tensors = storage.join(target, "tensors.safetensors")
+    (name,) = (n for n in storage.list_names(target) if n.endswith(".safetensors"))
+    tensors = storage.join(target, name)
     content = bytearray(storage.read_bytes(tensors))
     if damage == "no state":
         storage.remove(storage.join(target, "state.json"))
@@ -165,8 +166,31 @@ def test_newest_checkpoint_refuses_a_foreign_state_file(attempt, content):
 
 def test_write_checkpoint_uses_no_pickle(attempt):
     write(attempt, 1)
-    names = sorted(p.name for p in Path(folder(attempt.run)).rglob("*") if p.is_file())
-    assert names == ["state.json", "tensors.safetensors"]
+    kinds = sorted(p.suffix for p in Path(folder(attempt.run)).rglob("*") if p.is_file())
+    assert kinds == [".json", ".safetensors"]
+
+
+def test_write_checkpoint_at_one_step_again_leaves_the_new_one(config):
+    attempt = claimed(config)
+    for value in (1.0, 2.0):
+        write_checkpoint(attempt, make_snapshot(3, value), meta=META, keeping=Keeping(1, ()))
+    found = newest_checkpoint(attempt.run)
+    assert found is not None
+    assert read_checkpoint(*found)[0]["model.w"][0] == 2.0
+    assert len(storage.list_names(storage.join(folder(attempt.run), "step-3-1"))) == 2
+
+
+def test_run_removes_what_a_killed_write_left(tmp_path):
+    values = {"name": "r", "storage_path": str(tmp_path), "data": {"uri": "/data"}}
+    config = parse(RunConfig, values)
+    target = Path(folder(claimed(config).run), "step-3-1")
+    target.mkdir(parents=True)
+    left, mine = target / ".x.safetensors.01234567.tmp", target / ".mine.tmp"
+    for path in (left, mine):
+        path.write_bytes(b"half")
+    claimed(config)
+    assert not left.exists()
+    assert mine.exists()
 
 
 @pytest.mark.parametrize("background", [True, False])

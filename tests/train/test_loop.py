@@ -337,7 +337,7 @@ def test_loop_stopped_at_the_last_step_of_an_epoch_ends_it_when_it_goes_on():
 def test_loop_saves_after_seconds():
     recorder = Recorder()
     make_loop(recorder, checkpoint=CheckpointConfig(every_s=1e-9, every_epochs=9)).run()
-    assert [call[3] for call in recorder.calls if call[0] == "save"] == [1, 2, 3, 5, 6, 7, 8]
+    assert [call[3] for call in recorder.calls if call[0] == "save"] == list(range(1, 9))
 
 
 def test_loop_weighs_the_nodes_in_the_loss():
@@ -349,7 +349,7 @@ def test_loop_weighs_the_nodes_in_the_loss():
     x, y = plain._loader._x, plain._loader._y
     loss = nn.functional.cross_entropy(plain.state.model(x, None, None, None, None), y,
                                        reduction="none")  # fmt: skip
-    expected = float((loss.double() * weights).sum() / weights.sum())
+    expected = float((loss.detach().double() * weights).sum() / weights.sum())
     assert masked.records[0]["train/loss"] == pytest.approx(expected, abs=1e-12)
 
 

@@ -31,16 +31,31 @@ def test_read_metrics_gives_records_in_order(run):
     assert read_metrics(run) == [record(2, loss=0.5), record(4, loss=0.25)]
 
 
+def start(step: int, attempt: int, after: int | None) -> dict:
+    return {"kind": "start", "step": step, "attempt": attempt, "after": after}
+
+
 def test_read_metrics_drops_records_past_a_resumed_step(run):
-    write(run, 1, 0, [record(2), record(4), record(6, lost=True)])
-    write(run, 2, 4, [record(6, lost=False), record(8)])
-    assert read_metrics(run) == [record(2), record(4), record(6, lost=False), record(8)]
+    write(run, 1, 0, [start(0, 1, None), record(2), record(4), record(6, lost=True)])
+    write(run, 2, 4, [start(4, 2, 1), record(6, lost=False), record(8)])
+    steps = [record(2), record(4), record(6, lost=False), record(8)]
+    assert [r for r in read_metrics(run) if r["kind"] == "epoch"] == steps
 
 
-def test_read_metrics_orders_attempts_by_number(run):
-    for attempt, step in ((9, 0), (10, 4)):
-        write(run, attempt, step, [record(step + 2, attempt=attempt)])
-    assert [r["attempt"] for r in read_metrics(run)] == [9, 10]
+def test_read_metrics_goes_by_number_of_the_attempt(run):
+    for attempt, step, after in ((9, 0, None), (10, 4, 9)):
+        write(run, attempt, step, [start(step, attempt, after), record(step + 2, by=attempt)])
+    assert [r["by"] for r in read_metrics(run) if r["kind"] == "epoch"] == [9, 10]
+
+
+def test_read_metrics_leaves_out_attempts_beside_the_line(run):
+    # 3 went on from what 1 still wrote after 2 had begun; 0 stood there before --fresh
+    write(run, 0, 0, [start(0, 0, None), record(2, by=0)])
+    write(run, 1, 0, [start(0, 1, None), record(2, by=1), record(4, by=1), record(6, by=1)])
+    write(run, 2, 2, [start(2, 2, 1), record(4, by=2)])
+    write(run, 3, 6, [start(6, 3, 1), record(8, by=3)])
+    found = [(r["step"], r["by"]) for r in read_metrics(run) if r["kind"] == "epoch"]
+    assert found == [(2, 1), (4, 1), (6, 1), (8, 3)]
 
 
 def test_metrics_file_opened_again_at_the_same_step_keeps_the_last_of_each(run):
@@ -132,12 +147,6 @@ def test_metrics_file_loses_nothing_that_is_written_while_it_publishes(tmp_path)
     file.publish()
     assert len(storage.list_names(f"{run}/metrics")) > 1
     assert read_metrics(run) == records
-
-
-def test_read_metrics_since_an_attempt_leaves_earlier_ones_out(run):
-    for attempt, step in ((1, 0), (2, 2), (3, 4)):
-        write(run, attempt, step, [record(step + 2)])
-    assert read_metrics(run, since_attempt=2) == [record(4), record(6)]
 
 
 def test_follower_gives_each_record_once(run):
