@@ -160,16 +160,16 @@ def test_training_weights_are_one_each_by_default(graph):
 @pytest.mark.parametrize(
     ("class_weights", "expected"),
     [
-        (None, [1, 3, 2]),
-        ([0.5, 2.0, 9.0], [0.5, 1.5, 4.0]),
-        # of a total of 6, class 0 has 4, class 1 has 2, and there are three classes
-        ("balanced", [0.5, 1.5, 2.0]),
+        (None, [1, 3, 1]),
+        ([0.5, 2.0, 9.0], [0.5, 1.5, 2.0]),
+        # of a total of 5, class 0 has 4 and class 1 has 1, and there are three classes
+        ("balanced", [5 / 12, 15 / 12, 5 / 3]),
     ],
     ids=["none", "listed", "balanced"],
 )
 def test_training_weights_are_class_weight_times_mask(graph, class_weights, expected):
     # what the other nodes have there means nothing
-    loss = LossConfig(class_weights=class_weights, mask=file_of([1, 3, 2, 9, 9, 9, 9, 9]))
+    loss = LossConfig(class_weights=class_weights, mask=file_of([1, 3, 1, 9, 9, 9, 9, 9]))
     objective = objective_for(graph, loss)
     assert training_weights(graph, objective, loss).tolist() == pytest.approx(expected)
 
