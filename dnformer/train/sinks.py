@@ -18,6 +18,8 @@ Record = dict[str, Any]
 _SYNC_EVERY_S = 1.0
 # elsewhere a file is put whole at each checkpoint, so that a long run goes on in another one
 _FILE_BYTES = 4 << 20
+# what a record is about, not what was measured
+_NO_CURVES = ("kind", "step", "steps_per_epoch")
 
 
 @final
@@ -149,9 +151,9 @@ def scalars(record: Record) -> dict[str, float]:
     if record["kind"] == "start":
         return {}
     prefix = "step/" if record["kind"] == "step" else ""
-    left = {name: value for name, value in record.items() if name not in ("kind", "step")}
-    return {f"{prefix}{name}": float(value) for name, value in flat(left, "/").items()
-            if isinstance(value, int | float)}  # fmt: skip
+    left = {name: value for name, value in record.items() if name not in _NO_CURVES}
+    numbers = ((name, v) for name, v in flat(left, "/").items() if isinstance(v, int | float))
+    return {f"{prefix}{name}": float(value) for name, value in numbers}
 
 
 def flat(values: dict[str, Any], separator: str) -> dict[str, Any]:

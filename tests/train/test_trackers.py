@@ -121,6 +121,7 @@ def test_open_trackers_opens_none_that_nobody_asked_for(tmp_path):
 def test_scalars_flattens_and_leaves_words_out():
     record = {
         "kind": "epoch", "epoch": 1, "step": 8, "lr": 0.5, "world_size": 2, "note": "x",
+        "steps_per_epoch": 4,
         "grad_norm": None, "stage_seconds": {"wait": {"mean": 1.0, "max": 2.0}},
         "peak_rss_bytes": {"mean": 3, "max": 4},
     }  # fmt: skip
