@@ -46,9 +46,9 @@ def make_config(folder: Path, epochs: int, kind: str, storage_path: str) -> RunC
             "name": "leak",
             "storage_path": storage_path,
             "data": {"uri": make_dataset(folder), "split": {"random": [0.6, 0.2, 0.2]}},
-            "loader": {"kind": kind, "num_neighbors": [10, 10], "batch_size": 512, "threads": 2},
+            "loader": {"kind": kind, "num_neighbors": 5, "batch_size": 1024, "threads": 1},
             "model": {"hidden": 16, "layers": 2, "heads": 2},
-            "train": {"epochs": epochs, "patience": None, "log_every": 1},
+            "train": {"epochs": epochs, "patience": None, "log_every": 1, "threads": 1},
             "cache": {"dir": str(folder / "store")},
         },
     )
@@ -82,7 +82,7 @@ def drill(config: RunConfig, *, trace: bool) -> bool:
 
     if trace:
         tracemalloc.start(5)
-    train(config, fresh=True, progress=Progress(record=look))
+    train(config, start="fresh", progress=Progress(record=look))
     if trace:
         show_allocations(snapshots[0])
     found = growth(sizes, WARM_UP)
