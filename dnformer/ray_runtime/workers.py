@@ -1,5 +1,6 @@
 """Runs a function on a group of Ray Train's workers, and starts them again when some are lost."""
 
+import re
 import signal
 import threading
 import time
@@ -9,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from ray.exceptions import RayError
 from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError, UserCallback
 from ray.train.torch import TorchConfig, TorchTrainer
 
@@ -28,8 +28,12 @@ _REPORT_EVERY_S = 10.0
 # between two looks for a node that is to go, or for a word to stop
 _LOOK_EVERY_S = 5.0
 _RESIZE_EVERY_S = 30.0
-# what the next group may not meet: lost workers, connections, files
-_PASSING = (RayError, RuntimeError, OSError, MemoryError)
+# mistakes in code, which the next group would meet again; all else may pass: lost workers,
+# connections, files
+_LASTING = (
+    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NotImplementedError,
+    TypeError, ValueError,
+)  # fmt: skip
 _STOP = "stop"
 
 
@@ -137,7 +141,7 @@ class _Failures(UserCallback):  # type: ignore[misc] # ray has no types
         for _, error in sorted(worker_exceptions.items()):
             if isinstance(error, DNFormerError):
                 raise error
-        lasting = {r: e for r, e in worker_exceptions.items() if not isinstance(e, _PASSING)}
+        lasting = {r: e for r, e in worker_exceptions.items() if isinstance(e, _LASTING)}
         if lasting:
             raise TrainError(_text_of(lasting))
         note_failure(self._folder, _text_of(worker_exceptions))
@@ -145,8 +149,13 @@ class _Failures(UserCallback):  # type: ignore[misc] # ray has no types
 
 def _text_of(errors: dict[int, Exception]) -> str:
     rank, error = min(errors.items())
-    text = " ".join(str(error).split())
-    return f"worker {rank} failed: {type(error).__name__}: {text[:300]}"
+    # Ray Train wraps what its look at a worker that died gave
+    error = getattr(error, "health_check_failure", error)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    place = next((line for line in lines if re.match(r"ip: |node_ip", line)), None)
+    where = "" if place is None else f" (on {place.split(':', 1)[1].strip()})"
+    text = lines[0][:300] if lines else ""
+    return f"worker {rank} failed{where}: {type(error).__name__}: {text}"
 
 
 def _run_one(config: dict[str, Any]) -> Any:
