@@ -122,17 +122,14 @@ def test_retry_after_a_budget_that_ran_out_says_that_the_store_is_back(
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[FlakyS3]:
-    import s3fs
-
-    with FlakyS3() as server, pytest.MonkeyPatch.context() as patch:
-        s3fs.S3FileSystem.clear_instance_cache()
-        for name, value in server.environment.items():
-            patch.setenv(name, value)
-        # s3fs asks again by itself; botocore below it would too
-        patch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with FlakyS3() as server:
         server.create_bucket("bucket")
         yield server
-    s3fs.S3FileSystem.clear_instance_cache()
+
+
+def patient(server: FlakyS3, retry_s: float) -> StorageConfig:
+    """Leads to the server, which has a file system of its own by its address."""
+    return StorageConfig(options={"s3": {"endpoint_url": server.url}}, retry_s=retry_s)
 
 
 @pytest.fixture
@@ -140,7 +137,11 @@ def folder(server: FlakyS3, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A folder on the flaky server, whose clients do not ask again by themselves."""
     import s3fs
 
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
+    storage.configure(patient(server, 120))
     yield f"s3://bucket/{uuid.uuid4().hex}"
     server.heal()
     server.start()
@@ -237,7 +238,7 @@ def test_a_server_that_stops_and_starts_is_waited_for(
 def test_an_outage_longer_than_the_budget_is_an_error_with_the_uri(
     server: FlakyS3, folder: str
 ) -> None:
-    storage.configure(StorageConfig(retry_s=0.5))
+    storage.configure(patient(server, 0.5))
     server.stop()
     with pytest.raises(Unreachable, match="tried again for 1 s") as caught:
         storage.write_bytes(f"{folder}/x", b"content")

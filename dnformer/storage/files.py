@@ -232,7 +232,11 @@ def remove(uri: str) -> None:
 def _remove(fs: Any, path: str) -> None:
     # another process may remove the same
     with suppress(FileNotFoundError):
-        if _kind(fs, path) is not None:
+        kind = _kind(fs, path)
+        if kind == "file":
+            # without a listing, which may not be allowed
+            fs.rm_file(path)
+        elif kind is not None:
             fs.rm(path, recursive=True)
 
 
