@@ -111,10 +111,11 @@ def _copy(spent: _Spent) -> str | None:
 
 
 def _reduce(spent: _Spent) -> str | None:
-    micro_batches = spent.config.train.micro_batches or 1
     if spent.share("reduce") < _REDUCE or spent.world_size == 1:
         return None
     waits = f"workers wait for each other {spent.percent('reduce')} of the time"
+    # where it isn't given, it fits the workers, or workers were lost
+    micro_batches = spent.config.train.micro_batches or spent.world_size
     if micro_batches % spent.world_size:
         even = [n for n in range(1, micro_batches + 1) if micro_batches % n == 0]
         low = max(n for n in even if n < spent.world_size)

@@ -111,6 +111,12 @@ def test_advice_on_micro_batches_that_do_not_divide():
     assert "the 6 train.micro_batches of a step keep 3 or 6 train.workers busy, not 4" in found.text
 
 
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_advice_on_workers_that_decide_the_micro_batches_says_nothing_of_them(world_size):
+    undecided = config(train={"workers": 3, "micro_batches": None})
+    assert advice(record(world_size, reduce=2.0), undecided) is None
+
+
 def test_advice_on_a_slow_network_of_even_workers_is_none():
     assert advice(record(2, reduce=8.0), config(train={"workers": 2, "micro_batches": 4})) is None
 
