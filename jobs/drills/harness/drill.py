@@ -26,14 +26,14 @@ loader: {{num_neighbors: [10, 5], batch_size: 128, threads: 1}}
 model: {{hidden: 32}}
 optim: {{schedule: cosine}}
 train:
-  {{epochs: 60, workers: 2, threads: 1, micro_batches: 2, patience: null, log_every: 1}}
+  {{epochs: 40, workers: 2, threads: 1, micro_batches: 2, patience: null, log_every: 1}}
 eval: {{every_epochs: 5}}
 checkpoint: {{every_steps: 25, every_epochs: 1000}}
 """
 # 60 % of the nodes, 128 to a micro-batch, 2 of these a step
 NODES, STEPS_PER_EPOCH = 5000, 12
 # not between two epochs, nor two checkpoints
-HALF_OF_THE_EPOCHS = 30
+HALF_OF_THE_EPOCHS = 20
 HALFWAY = HALF_OF_THE_EPOCHS * STEPS_PER_EPOCH + 7
 
 
@@ -94,9 +94,17 @@ def say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
+class Bench(NamedTuple):
+    """What a drill is made on: a cluster with two worker nodes, a place for the run, a folder."""
+
+    cluster: Cluster
+    nodes: list[Node]
+    place: Place
+    folder: Path
+
+
 def run_drill(drill: Drill, folder: Path) -> Row:
-    """Trains with the drill's fault, and before it once without, where that is not there yet."""
-    config = _prepare(folder)
+    """Makes a drill on a cluster of its own."""
     with (
         Network() as network,
         drill.place(network, folder) as place,
@@ -105,15 +113,21 @@ def run_drill(drill: Drill, folder: Path) -> Row:
         say("the head is up")
         nodes = cluster.add_nodes(2)
         say("two nodes have joined")
-        baseline = _baseline(cluster, config, folder)
-        settings = [f"name={drill.name}", f"storage_path={place.uri}", *drill.settings]
-        run, log = f"{place.uri}/{drill.name}", folder / f"{drill.name}.log"
-        _forget(run)
-        with Training(cluster, config, settings, run=run, log=log) as training:
-            scene = Scene(cluster, nodes, training, place)
-            remark = drill.act(scene)
-            _expect_success(training)
-            return _row(drill, scene, remark, baseline)
+        return perform(drill, Bench(cluster, nodes, place, folder))
+
+
+def perform(drill: Drill, bench: Bench) -> Row:
+    """Trains with the drill's fault, and before it once without, where that is not there yet."""
+    config, folder = _prepare(bench.folder), bench.folder
+    baseline = _baseline(bench.cluster, config, folder)
+    settings = [f"name={drill.name}", f"storage_path={bench.place.uri}", *drill.settings]
+    run, log = f"{bench.place.uri}/{drill.name}", folder / f"{drill.name}.log"
+    _forget(run)
+    with Training(bench.cluster, config, settings, run=run, log=log) as training:
+        scene = Scene(bench.cluster, bench.nodes, training, bench.place)
+        remark = drill.act(scene)
+        _expect_success(training)
+        return _row(drill, scene, remark, baseline)
 
 
 def _prepare(folder: Path) -> Path:
@@ -161,10 +175,10 @@ def _row(drill: Drill, scene: Scene, remark: str, baseline: Ended) -> Row:
     before = [time for time in times if time <= at][-1:]
     around = before + [time for time in times if time > at]
     gaps = [later - earlier for earlier, later in itertools.pairwise(around)]
-    said = [line for line in training.lines if line.at > at and not line.text.startswith("epoch ")]
+    sign = training.first_sign(at)
     return Row(
         fault=drill.fault,
-        noticed_s=said[0].at - at if said else None,
+        noticed_s=None if sign is None else sign - at,
         pause_s=max(gaps, default=0.0),
         repeated=files.repeated,
         accuracy=training.result()["test"]["accuracy"],

@@ -74,7 +74,9 @@ class Network:
     def __exit__(self, *exception: object) -> None:
         for host in self._hosts:
             _remove_namespace(host.namespace)
-        _ip("link", "del", f"{self._tag}b")
+        for link in _links():
+            if link.startswith(self._tag):
+                _ip("link", "del", link)
 
     def add_host(self) -> Host:
         """A new host; its link is up, its interface is `e0`."""
@@ -121,9 +123,12 @@ def remove_leftovers() -> None:
     spaces = os.listdir(_NAMESPACES) if _NAMESPACES.is_dir() else []
     for name in filter(_is_abandoned, spaces):
         _remove_namespace(name)
-    for name in filter(_is_abandoned, os.listdir("/sys/class/net")):
-        if name.endswith("b"):
-            _ip("link", "del", name)
+    for name in filter(_is_abandoned, _links()):
+        _ip("link", "del", name)
+
+
+def _links() -> list[str]:
+    return os.listdir("/sys/class/net")
 
 
 def _is_abandoned(name: str) -> bool:
@@ -133,7 +138,9 @@ def _is_abandoned(name: str) -> bool:
 
 def _remove_namespace(name: str) -> None:
     _kill_all(name)
-    # the link's other end goes with it
+    # it takes its end of the link with it a little later, and so the other end
+    if "e0" in _ip("-n", name, "-br", "link"):
+        _ip("-n", name, "link", "del", "e0")
     _ip("netns", "del", name)
 
 

@@ -55,6 +55,7 @@ class Training:
             self._command += ["--set", setting]
         self.lines: list[Line] = []
         self.steps: list[Step] = []
+        self.failures: list[float] = []
         self._ended = threading.Event()
         self._driver: Driver | None = None
         self._threads: list[threading.Thread] = []
@@ -81,7 +82,7 @@ class Training:
 
     def start(self) -> None:
         """Starts the driver: the same command each time."""
-        self._driver = self._cluster.drive(self._command, self._log.with_suffix(".json"))
+        self._driver = self._cluster.drive(self._command, self._log.with_suffix(".out"))
         self._listener = self._thread(self._listen, self._driver.process)
 
     def kill_driver(self) -> None:
@@ -105,6 +106,11 @@ class Training:
         assert self._driver is not None
         found: dict[str, Any] = json.loads(self._driver.output.read_text())
         return found
+
+    def first_sign(self, after: float) -> float | None:
+        """When something was first said or noted of a fault, after a time; None: nothing was."""
+        said = [line.at for line in self.lines if not line.text.startswith("epoch ")]
+        return min((at for at in said + self.failures if at > after), default=None)
 
     def times(self) -> list[float]:
         """When steps were seen done; where they can't be watched, when epochs were."""
@@ -174,9 +180,12 @@ class Training:
                 log.write(f"{time.strftime('%H:%M:%S')} {text}")
 
     def _watch(self) -> None:
-        """Notes each step of each start once, when its record is there."""
+        """Notes when each step's record, and each note on lost workers, is there."""
         known: set[tuple[int, int]] = set()
+        failed = Path(self.run) / "failed"
         while not self._ended.wait(_POLL_S):
+            new = len(list(failed.glob("group-*"))) - len(self.failures)
+            self.failures += [time.monotonic()] * new
             for attempt, _, lines in metrics_files(self.run):
                 records = [json.loads(line) for line in lines]
                 steps = {record["step"] for record in records if record["kind"] == "step"}
