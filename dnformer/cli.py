@@ -18,7 +18,9 @@ from dnformer import parsing
 from dnformer.cli_bench import bench
 from dnformer.cli_cache import cache
 from dnformer.cli_common import Json, say, split_value, waiting
+from dnformer.cli_doctor import doctor
 from dnformer.cli_ingest import ingest
+from dnformer.cli_storage import StorageOptions, configure_storage
 from dnformer.cli_train import evaluate, train
 from dnformer.errors import DNFormerError
 
@@ -67,9 +69,11 @@ def describe(
     uri: Annotated[str, typer.Argument(help="Folder of a dataset.")],
     split: Annotated[str | None, typer.Option(help="Split to count, as in ingest.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of a computed split.")] = 0,
+    storage_options: StorageOptions = None,
     as_json: Json = False,
 ) -> None:
     """Print what a dataset holds: counts, degrees, homophily, isolated nodes, splits, classes."""
+    configure_storage(storage_options)
     with waiting("loading"):
         from dnformer.data.graph import open_graph
     value = split_value(split)
@@ -98,6 +102,7 @@ def _plain(fact: Any) -> str:
 
 app.command()(train)
 app.command()(evaluate)
+app.command()(doctor)
 
 app.add_typer(bench, name="bench")
 app.add_typer(cache, name="cache")

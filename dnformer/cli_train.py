@@ -8,6 +8,7 @@ import typer
 
 from dnformer import config as configs
 from dnformer.cli_common import Json, Settings, say, waiting
+from dnformer.cli_storage import StorageOptions, configure_storage
 from dnformer.errors import ConfigError, Stopped
 
 
@@ -52,9 +53,11 @@ def _stop(text: str, code: int) -> Never:
 
 def evaluate(
     run: Annotated[str, typer.Argument(help="Folder of a run: STORAGE_PATH/NAME.")],
+    storage_options: StorageOptions = None,
     as_json: Json = False,
 ) -> None:
     """Validate and test the best weights of a run anew."""
+    configure_storage(storage_options)
     with waiting("loading torch"):
         from dnformer.train import launch
     _print_result(launch.evaluate(run), as_json)

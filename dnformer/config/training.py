@@ -55,8 +55,8 @@ class LossConfig(Section):
     )
     class_weights: Literal["balanced"] | list[Annotated[float, Field(gt=0)]] | None = Field(
         None,
-        description="weight of each class; balanced: training nodes over K times those of the "
-        "class; null: 1 each",
+        description="weight of each class; balanced: weight of all training nodes over K times "
+        "that of the class; null: 1 each",
     )
     mask: str | None = Field(
         None,
@@ -131,8 +131,8 @@ class TrainConfig(Section):
     monitor: str | None = Field(
         None,
         description="what the best checkpoint is best at: val/loss, or by the kind of label "
-        "val/accuracy, val/f1_macro or val/auc (class), val/auc or val/f1 (multilabel), val/mae or "
-        "val/rmse (regression); null: the first of its kind",
+        "val/accuracy, val/f1_macro or, of two, val/auc (class), val/auc, val/f1 or val/f1_macro "
+        "(multilabel), val/mae, val/rmse or val/r2 (regression); null: the first of its kind",
     )
     precision: Literal["float32", "float64", "bf16", "fp16"] = Field(
         "float32", description="dtype of the model; bf16, fp16: float32 weights, mixed arithmetic"

@@ -11,7 +11,7 @@ from dnformer import storage
 from dnformer.config import SplitConfig
 from dnformer.data.local_stores import default_folder
 from dnformer.data.manifest import Manifest, read_manifest
-from dnformer.data.splits import make_splits
+from dnformer.data.splits import make_splits, unlabelled
 from dnformer.data.store import Store, open_store
 from dnformer.data.table import Target
 from dnformer.errors import DataError
@@ -209,9 +209,13 @@ class Graph:
 
     def _split_sizes(self) -> dict[str, Any]:
         try:
-            return {"splits": {name: len(nodes) for name, nodes in self.splits.items()}}
+            sizes = {name: len(nodes) for name, nodes in self.splits.items()}
+            left_out = unlabelled(self.split_recipe, y=self.y, stored=self.store.split)
         except DataError as error:
             return {"splits": {}, "split_problem": str(error)}
+        return {"splits": sizes} | (
+            {"split_unlabelled": left_out} if any(left_out.values()) else {}
+        )
 
 
 def _spread(degree: npt.NDArray[Any]) -> dict[str, float]:

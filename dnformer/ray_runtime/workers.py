@@ -141,7 +141,9 @@ class _Failures(UserCallback):  # type: ignore[misc] # ray has no types
         for _, error in sorted(worker_exceptions.items()):
             if isinstance(error, DNFormerError):
                 raise error
-        lasting = {r: e for r, e in worker_exceptions.items() if isinstance(e, _LASTING)}
+        lasting: dict[int, Exception] = {
+            rank: e for rank, e in worker_exceptions.items() if isinstance(e, _LASTING)
+        }
         if lasting:
             raise TrainError(_text_of(lasting))
         note_failure(self._folder, _text_of(worker_exceptions))

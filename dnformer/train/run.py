@@ -15,7 +15,7 @@ import psutil
 from filelock import FileLock, Timeout
 from pydantic import Field, ValidationError
 
-from dnformer import storage
+from dnformer import memory, storage
 from dnformer.config import RunConfig
 from dnformer.errors import CheckpointError
 from dnformer.parsing import Section, parse
@@ -159,6 +159,7 @@ class Run:
             if begin and self._start == "resume":
                 raise CheckpointError(f"{self.uri}: there is no run to resume; leave out --resume")
             self.config, self.warnings = self._settle(None if begin else stored)
+            self.warnings += self._killed_for_memory()
             self.attempt = self._next_attempt()
             if begin:
                 self._begin()
@@ -194,6 +195,14 @@ class Run:
             "wait for it, stop it, or choose another name"
         )
 
+    def _killed_for_memory(self) -> list[str]:
+        """What the kernel did to processes of this host since a start that has no result began."""
+        last = _read(storage.join(self.uri, _ATTEMPT), _AttemptFile)
+        if last is None or last.host != socket.gethostname() or self.result() is not None:
+            return []
+        report = memory.oom_report(last.oom_kills, memory.oom_kills())
+        return [] if report is None else [f"since the last start began, {report}"]
+
     def _next_attempt(self) -> Attempt:
         uri = storage.join(self.uri, _ATTEMPT)
         before = storage.read_if_exists(uri)
@@ -207,6 +216,7 @@ class Run:
             host=socket.gethostname(),
             pid=process.pid,
             started=process.create_time(),
+            oom_kills=memory.oom_kills(),
         )
         if not storage.compare_and_put(uri, _content(claim), expected=before):
             raise self._in_use(_read(uri, _AttemptFile))

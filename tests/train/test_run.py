@@ -259,3 +259,19 @@ def test_run_refuses_files_that_are_none_of_ours(tmp_path, name, content):
     Path(run_uri(config), name).write_text(content)
     with pytest.raises(CheckpointError, match=f"{name}: damaged"), Run(config, "f") as run:
         run.result()
+
+
+def test_run_says_what_the_kernel_killed_since_the_last_start(tmp_path):
+    config = make_config(str(tmp_path))
+    with Run(config, "f") as run:
+        assert run.warnings == []
+    path = Path(run_uri(config), "attempt.json")
+    claim = json.loads(path.read_text())
+    if claim["oom_kills"] is None:
+        pytest.skip("this kernel does not count what it kills for memory")
+    path.write_text(json.dumps(claim | {"oom_kills": claim["oom_kills"] - 1}))
+    with Run(config, "f") as run:
+        assert "killed 1 process for memory" in run.warnings[0]
+        run.finish({})
+    with Run(config, "f") as run:
+        assert run.warnings == []
