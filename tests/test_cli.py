@@ -77,7 +77,7 @@ def test_help_lists_what_is_there(run):
     assert result.returncode == 0
     listed = result.stdout.split("Commands:")[1].splitlines()
     assert [line.split()[0] for line in listed if line] == [
-        "ingest", "describe", "train", "evaluate", "bench", "cache",
+        "ingest", "describe", "train", "evaluate", "doctor", "bench", "cache",
     ]  # fmt: skip
 
 
@@ -125,11 +125,13 @@ def test_describe_has_stable_keys(run, folder):
             ["train", "run.yaml", "--fresh", "--resume"],
             "--fresh forgets what --resume goes on from",
         ),
-        (["train", "run.yaml", "--resume"], "has no checkpoint to resume; leave out --resume"),
+        (["train", "run.yaml", "--resume"], "there is no run to resume; leave out --resume"),
         (["train", "run.yaml", "--set", "model.heads=3"], "hidden 4 is no multiple of heads 3"),
         (["train", "run.yaml", "--set", "data.uri=nowhere"], "no dataset here"),
         (["evaluate", "runs/nothing"], "no run here"),
         (["describe", "."], "no dataset here"),
+        (["describe", "data", "--storage-option", "s3.key=x"], "s3.key is a credential"),
+        (["evaluate", "runs/nothing", "--storage-option", "s3"], "expected PROTOCOL.NAME=VALUE"),
         (["ingest", "pyg:Planetoid/Coro", "--root", ".", "--out", "x"], "no graph"),
         (["ingest", "edges.csv", "--out", "x"], "expected pyg:NAME, ogb:NAME or synthetic:KIND"),
         (["ingest", "--out", "x"], "takes one source of pyg, ogb, synthetic, table"),
