@@ -1,6 +1,6 @@
 """Dropout of features, with a mask that is quick to draw on the CPU."""
 
-from typing import final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
@@ -39,7 +39,8 @@ class Dropout(nn.Module):
             return x
         if x.device.type != "cpu":
             return functional.dropout(x, self.p)
-        return x * _noise(x, round(self.p * _STEPS))
+        dropped = round(self.p * _STEPS)
+        return x * (_noise_op(x, dropped) if torch.compiler.is_compiling() else _noise(x, dropped))
 
     def extra_repr(self) -> str:
         """The share."""
@@ -57,3 +58,25 @@ def _noise(x: Tensor, dropped: int) -> Tensor:
     noise = x.new_empty(x.shape)
     torch.ge(chunks, dropped - _STEPS // 2, out=noise)
     return noise.mul_(_STEPS / (_STEPS - dropped))
+
+
+# torch.compile has no rule for `random_`; the tag keeps it from merging or repeating draws
+_noise_op = torch.library.custom_op(
+    "dnformer::dropout_noise",
+    _noise,
+    mutates_args=(),
+    tags=(torch.Tag.nondeterministic_seeded,),
+)
+
+
+@_noise_op.register_fake
+def _fake_noise(x: Tensor, dropped: int) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _no_gradient(ctx: Any, grad: Tensor) -> tuple[None, None]:
+    """The noise depends on the shape alone."""
+    return None, None
+
+
+_noise_op.register_autograd(_no_gradient)

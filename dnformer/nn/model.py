@@ -6,7 +6,7 @@ K classes, S seeds, L layers.
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -130,6 +130,23 @@ class DNFormer(nn.Module):
             self.norm.reset_parameters()
         nn.init.xavier_uniform_(self.head.weight)
         nn.init.zeros_(self.head.bias)
+
+    def compile_blocks(self, backend: str = "inductor") -> None:
+        """Has torch.compile compile each block at its first call, in place.
+
+        Names of modules and parameters stay, and dropout draws what it draws without. Sizes are
+        symbols: batches of other sizes compile nothing, and all blocks share two compilations, of
+        layers that use all of a batch's edges and of those that use the first ones. Index work,
+        which numba does, the input projection (dense or sparse) and the head stay as they are.
+
+        Args:
+            backend: torch.compile's.
+        """
+        options: dict[str, Any] | None = (
+            {"fallback_random": True} if backend == "inductor" else None
+        )
+        for block in self.blocks:
+            block.compile(dynamic=True, fullgraph=True, backend=backend, options=options)
 
     def forward(
         self,
