@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 _ROOT = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
 _STATUS = Path("/proc/self/status")
-_MEND = (
+# what takes less memory
+MEND = (
     "lower loader.batch_size, loader.num_neighbors or cache.hot_bytes, or use fewer workers a host"
 )
 
@@ -60,7 +61,7 @@ def oom_report(before: int | None, after: int | None) -> str | None:
     killed = after - before
     return (
         f"the kernel killed {killed} process{'es' if killed > 1 else ''} for memory, of which this "
-        f"cgroup may use {memory_limit() / 2**30:.1f} GiB: {_MEND}"
+        f"cgroup may use {memory_limit() / 2**30:.1f} GiB: {MEND}"
     )
 
 
