@@ -337,11 +337,11 @@ def test_restore_copies():
     [
         ({"optim.0.weight.exp_avg": None}, "lacks a tensor, optim.0.weight.exp_avg"),
         ({"optim.9.weight.exp_avg": torch.ones(2)}, "too many, optim.9.weight.exp_avg"),
-        ({"optim.0.bias.exp_avg_sq": torch.ones(3)}, r"0.bias.exp_avg_sq is \[3\], .* \[16\]"),
-        ({"optim.0.bias.step": torch.ones(2)}, r"0.bias.step is \[2\], .* \[\]"),
+        ({"optim.0.bias.exp_avg_sq": torch.ones(3)}, r"0.bias.exp_avg_sq is \[3\].* \[16\]"),
+        ({"optim.0.bias.step": torch.ones(2)}, r"0.bias.step is \[2\].* \[\]"),
         ({"ema.3.bias": None}, "lacks a tensor, ema.3.bias"),
         ({"ema.4.bias": torch.ones(3)}, "too many, ema.4.bias"),
-        ({"ema.3.bias": torch.ones(4)}, r"ema.3.bias is \[4\], .* \[3\]"),
+        ({"ema.3.bias": torch.ones(4)}, r"ema.3.bias is \[4\].* \[3\]"),
     ],
     ids=["no slot", "other slot", "slot shape", "step shape", "no ema", "other ema", "ema shape"],
 )
@@ -371,5 +371,5 @@ def test_restore_refuses_a_scale_more_or_less(saved, now):
 
 @pytest.mark.parametrize("values", [{}, {"plateau": {}, "scaler": None}, {"plateau": 1}], ids=str)
 def test_restore_refuses_damaged_values(values):
-    with pytest.raises(CheckpointError, match="values of the optimizer are damaged"):
+    with pytest.raises(CheckpointError, match="damaged"):
         Trained().optim.restore({}, values)
