@@ -23,8 +23,8 @@ StorageOptions = Annotated[
 
 def configure_storage(
     options: Sequence[str] | None, *, retry_s: float = StorageConfig().retry_s
-) -> None:
-    """Sets how this process reaches stores.
+) -> StorageConfig:
+    """Sets how this process reaches stores, and gives it.
 
     Args:
         options: as `--storage-option` gives them.
@@ -49,3 +49,4 @@ def configure_storage(
             raise ConfigError(f"--storage-option {path}: its value is no valid YAML") from None
     config = parse(StorageConfig, {"options": values, "retry_s": retry_s}, name="--storage-option")
     storage.configure(config)
+    return config

@@ -57,10 +57,10 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Validate and test the best weights of a run anew."""
-    configure_storage(storage_options)
+    reached = configure_storage(storage_options)
     with waiting("loading torch"):
         from dnformer.train import launch
-    _print_result(launch.evaluate(run), as_json)
+    _print_result(launch.evaluate(run, reached=reached), as_json)
 
 
 def _print_result(result: dict[str, Any], as_json: bool) -> None:

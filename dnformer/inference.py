@@ -24,8 +24,9 @@ from dnformer.ops import Topology
 class RangeLimits(NamedTuple):
     """Bounds of one range of nodes, and so of the memory of what is computed at a time."""
 
-    edges: int = 1 << 18
-    rows: int = 1 << 15
+    # small enough that workers share them evenly, also those of a graph of 30,000 nodes
+    edges: int = 1 << 16
+    rows: int = 1 << 12
 
 
 _LIMITS = RangeLimits()

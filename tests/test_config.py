@@ -453,3 +453,33 @@ def test_load_config_other_encoding_is_named(tmp_path: Path) -> None:
     path.write_bytes("name: café".encode("latin-1"))
     with pytest.raises(ConfigError, match="cannot be read: not UTF-8 text"):
         load_config(path)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "{s3: {key: AKIA}}",
+        "{s3: {client_kwargs: {aws_secret_access_key: x}}}",
+        "{gs: {token: /path/to/key.json}}",
+        "{s3: {endpoint_url: 'http://me:word@host:9000'}}",
+    ],
+)
+def test_storage_options_refuse_credentials(options: str) -> None:
+    assert "storage.options" in message_of(f"storage.options={options}")
+    assert "AKIA" not in message_of(f"storage.options={options}")
+
+
+def test_storage_options_take_what_is_no_credential() -> None:
+    found = config("storage.options={s3: {endpoint_url: 'http://h:9'}, gs: {token: anon}}")
+    assert found.storage.options["s3"] == {"endpoint_url": "http://h:9"}
+
+
+@pytest.mark.parametrize("workers", ["[0, 2]", "[3, 2]", "-1", "[1, 2, 3]", "[1]"])
+def test_train_workers_that_are_no_range_are_refused(workers: str) -> None:
+    assert "train.workers" in message_of(f"train.workers={workers}", "train.micro_batches=8")
+
+
+def test_train_workers_in_a_range() -> None:
+    train = config("train.workers=[1, 3]").train
+    assert (train.min_workers, train.max_workers) == (1, 3)
+    assert parse(RunConfig, config("train.workers=[1, 3]").dump()).train == train

@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,9 @@ def session(needed: Resources, say: Callable[[str], None]) -> Iterator[None]:
     failed = True
     try:
         _check_resources(ray, needed, say)
-        yield
+        # Ray prints what it has to say of lost workers, also where stdout is a program's
+        with redirect_stdout(sys.stderr):
+            yield
         failed = False
     except KeyboardInterrupt:
         failed = False
@@ -118,20 +120,27 @@ def _set_environment(local: bool) -> None:
 
 def _start_local(ray: Any, needed: Resources) -> Path:
     folder = _temporary_folder()
-    cores = len(os.sched_getaffinity(0))
     try:
-        ray.init(
-            address="local",
-            num_cpus=max(cores, needed.num_workers * needed.cpus),
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            object_store_memory=needed.object_store_bytes,
-            _temp_dir=str(folder),
-        )
-    except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
-        raise BackendError(f"Ray did not start: {error}; its logs are in {folder}") from None
+        _init_local(ray, needed, folder)
+    except Exception as error:  # noqa: BLE001 - Ray raises nothing narrower when a node starts late
+        raise BackendError(
+            f"Ray did not start ({' '.join(str(error).split())}); on a busy machine, try again. "
+            f"Its logs are in {folder}"
+        ) from None
     return folder
+
+
+def _init_local(ray: Any, needed: Resources, folder: Path) -> None:
+    cores = len(os.sched_getaffinity(0))
+    ray.init(
+        address="local",
+        num_cpus=max(cores, needed.num_workers * needed.cpus),
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        object_store_memory=needed.object_store_bytes,
+        _temp_dir=str(folder),
+    )
 
 
 def _temporary_folder() -> Path:

@@ -1,6 +1,5 @@
 """Runs a function on a group of Ray Train's workers, and starts them again when some are lost."""
 
-import re
 import signal
 import threading
 import time
@@ -13,10 +12,11 @@ import torch
 from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError, UserCallback
 from ray.train.torch import TorchConfig, TorchTrainer
 
-from dnformer import storage
+from dnformer import memory, storage
 from dnformer.driver import Driver, Notice, Record
 from dnformer.errors import DNFormerError, TrainError
 from dnformer.group import Group
+from dnformer.ray_runtime.deaths import named_death
 from dnformer.ray_runtime.failures import note_failure
 from dnformer.ray_runtime.gauges import Gauges
 from dnformer.ray_runtime.session import Resources
@@ -98,11 +98,12 @@ def run_workers(
             callbacks=[_Failures(folder)],
         ),
     )
+    oom_kills = memory.oom_kills()
     try:
         with _own_interrupt(folder):
             return trainer.fit().return_value
     except TrainingFailedError as error:
-        raise _cause(error) from None
+        raise _cause(error, oom_kills) from None
 
 
 @contextmanager
@@ -135,29 +136,32 @@ class _Failures(UserCallback):  # type: ignore[misc] # ray has no types
     """Told of failed workers in Ray's controller; what it raises ends the run."""
 
     def __init__(self, folder: str) -> None:
-        self._folder = folder
+        self._folder, self._oom_kills = folder, memory.oom_kills()
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
-        for _, error in sorted(worker_exceptions.items()):
-            if isinstance(error, DNFormerError):
-                raise error
+        ours = [e for _, e in sorted(worker_exceptions.items()) if isinstance(e, DNFormerError)]
+        if ours:
+            raise ours[0]
         lasting: dict[int, Exception] = {
             rank: e for rank, e in worker_exceptions.items() if isinstance(e, _LASTING)
         }
         if lasting:
-            raise TrainError(_text_of(lasting))
-        note_failure(self._folder, _text_of(worker_exceptions))
+            raise TrainError(_text_of(lasting, self._oom_kills))
+        note_failure(self._folder, _text_of(worker_exceptions, self._oom_kills))
+        self._oom_kills = memory.oom_kills()
 
 
-def _text_of(errors: dict[int, Exception]) -> str:
-    rank, error = min(errors.items())
+def _text_of(errors: dict[int, Exception], oom_kills: int | None) -> str:
+    """What happened to the one that others failed because of, in a line."""
     # Ray Train wraps what its look at a worker that died gave
-    error = getattr(error, "health_check_failure", error)
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    place = next((line for line in lines if re.match(r"ip: |node_ip", line)), None)
-    where = "" if place is None else f" (on {place.split(':', 1)[1].strip()})"
-    text = lines[0][:300] if lines else ""
-    return f"worker {rank} failed{where}: {type(error).__name__}: {text}"
+    inner = {rank: getattr(e, "health_check_failure", e) for rank, e in sorted(errors.items())}
+    for rank, error in inner.items():
+        death = named_death(str(error), oom_kills, memory.oom_kills())
+        if death is not None:
+            return f"worker {rank} {death}"
+    rank, error = next(iter(inner.items()))
+    text = " ".join(str(error).split())[:300]
+    return f"worker {rank} failed: {type(error).__name__}: {text}"
 
 
 def _run_one(config: dict[str, Any]) -> Any:
@@ -213,12 +217,11 @@ class _Link:
         return "save" if new else "none"
 
 
-def _cause(error: Exception) -> DNFormerError:
+def _cause(error: Exception, oom_kills: int | None) -> DNFormerError:
     raised: Any = getattr(error, "controller_failure", None)
     if isinstance(raised, DNFormerError):
         return raised
     found: dict[int, Exception] = getattr(error, "worker_failures", {})
-    for rank in sorted(found):
-        if isinstance(found[rank], DNFormerError):
-            return found[rank]  # type: ignore[return-value]
-    return TrainError(_text_of(found) if found else f"Ray could not run the workers: {error}")
+    if found:
+        return TrainError(_text_of(found, oom_kills))
+    return TrainError(f"Ray could not run the workers: {raised or error}")

@@ -53,7 +53,7 @@ def content_id(uri: str) -> str:
     """
     try:
         return attempt(uri, _content_id)
-    except (FileNotFoundError, IsADirectoryError):
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise _missing(uri) from None
 
 
@@ -74,7 +74,7 @@ def open_read(uri: str) -> BinaryIO:
     """
     try:
         file = attempt(uri, lambda fs, path: fs.open(path, "rb"))
-    except (FileNotFoundError, IsADirectoryError):
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise _missing(uri) from None
     if is_local(uri):
         return cast(BinaryIO, file)
@@ -91,7 +91,7 @@ def read_bytes(uri: str) -> bytes:
         # one request, in which an object that is replaced is not read half and half; s3fs
         # takes more than 50 MB in several
         return attempt(uri, lambda fs, path: bytes(fs.cat_file(path)))
-    except (FileNotFoundError, IsADirectoryError):
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise _missing(uri) from None
 
 

@@ -77,6 +77,8 @@ def build_model(config: RunConfig, graph: Graph) -> DNFormer:
 def build_state(config: RunConfig, graph: Graph, device: torch.device) -> TrainState:
     """Where a run begins."""
     model = build_model(config, graph).to(device)
+    if config.train.compile:
+        model.compile_blocks()
     optim = Optim(model, config.optim, precision=config.train.precision, device=device)
     return TrainState(model, optim)
 

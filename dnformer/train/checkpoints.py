@@ -182,7 +182,7 @@ def _read_tensors(target: str, content: bytes) -> bytes | None:
 
 def _document(content: bytes, name: str) -> Document:
     try:
-        return Document.model_validate_json(content)
+        return Document.model_validate_json(content, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         path = ".".join(map(str, first["loc"])) or "all of it"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dnformer import ray_runtime, storage
-from dnformer.config import RunConfig, TrainConfig
+from dnformer.config import RunConfig, StorageConfig, TrainConfig
 from dnformer.data.graph import pick_target
 from dnformer.data.manifest import Manifest, read_manifest
 from dnformer.driver import Driver, Record
@@ -17,12 +17,16 @@ from dnformer.group import Group
 from dnformer.train.build import device_for
 from dnformer.train.checkpoints import newest_checkpoint
 from dnformer.train.objectives import main_metric, monitor_for, shown
-from dnformer.train.run import Attempt, Run, Start, portable, read_result, read_run
+from dnformer.train.run import Attempt, Run, Start, portable, read_result, read_run, run_uri
 from dnformer.train.signals import stopper
 from dnformer.train.sinks import Follower
 from dnformer.train.worker import Job, evaluate_run, run_worker
 
 Result = dict[str, Any]
+
+# between two looks for new records; elsewhere each is a request
+_LOOK_S, _LOOK_ELSEWHERE_S = 0.5, 5.0
+_BY_ITSELF = StorageConfig()
 
 
 def _silent(value: Any) -> None:
@@ -127,23 +131,21 @@ def _resources(config: RunConfig) -> ray_runtime.Resources:
 def _followed(job: Job, progress: Progress) -> Iterator[None]:
     """Passes on what the workers record, from the metrics they write, and why a group failed."""
     ended, follower = threading.Event(), Follower(job.run, since_attempt=job.attempt.number)
-    told = 0
+    told = len(ray_runtime.failures(job.run))
 
     def follow() -> None:
         nonlocal told
+        reasons = ray_runtime.failures(job.run)
+        for reason in reasons[told:]:
+            progress.say(f"{reason}; starting again from the last checkpoint")
+        told = len(reasons)
         for record in follower.poll():
-            if record["kind"] == "start":
-                reasons = ray_runtime.failures(job.run)
-                for reason in reasons[told:]:
-                    progress.say(f"{reason}; started again")
-                told = len(reasons)
             progress.record(record)
 
     def poll() -> None:
-        while not ended.wait(0.5):
+        while not ended.wait(_LOOK_S if storage.is_local(job.run) else _LOOK_ELSEWHERE_S):
             follow()
 
-    told = len(ray_runtime.failures(job.run))
     thread = threading.Thread(target=poll, name="dnformer-progress", daemon=True)
     thread.start()
     try:
@@ -167,7 +169,11 @@ def repeat(
     results = []
     with _one_session(config, progress):
         for i in range(times):
-            result = train(repeated(config, i), start=start, progress=progress)
+            each = repeated(config, i)
+            # those that come after the one that was stopped have not begun
+            begun = storage.exists(run_uri(each))
+            resumed: Start = "any" if start == "resume" and i and not begun else start
+            result = train(each, start=resumed, progress=progress)
             metric = main_metric(result["test"])
             value = shown(metric, result["test"][metric])
             progress.say(f"repeat {i + 1}/{times}: test {metric} {value}")
@@ -208,14 +214,21 @@ def _means(results: list[Result], split: str) -> dict[str, float]:
     return {name: statistics.fmean(result[split][name] for result in results) for name in names}
 
 
-def evaluate(uri: str) -> Result:
+def evaluate(uri: str, *, reached: StorageConfig = _BY_ITSELF) -> Result:
     """Validation and test metrics of the best weights of the run at `uri`, computed anew.
+
+    Args:
+        uri: the run's folder.
+        reached: how stores are reached; the run's own config has the rest.
 
     Raises:
         CheckpointError: there is no run, or it has no checkpoint.
     """
     uri = storage.absolute(uri)
     config, fingerprint = read_run(uri)
+    own, given = config.storage.options, reached.options
+    options = {name: own.get(name, {}) | given.get(name, {}) for name in {*own, *given}}
+    storage.configure(config.storage.model_copy(update={"options": options}))
     result = evaluate_run(Job(config.dump(), fingerprint, Attempt(uri, 0, 0, "")))
     stored = read_result(uri)
     return result if stored is None else result | {"seconds": stored["seconds"]}

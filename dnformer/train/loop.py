@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 
 from dnformer.config import CheckpointConfig, EvalConfig, TrainConfig
 from dnformer.driver import Notice, Record
-from dnformer.errors import Stopped, TrainError
+from dnformer.errors import CheckpointError, Stopped, TrainError
 from dnformer.group import Group
 from dnformer.loader import Loader, decode
 from dnformer.train.buffers import StepBuffers
@@ -144,8 +144,13 @@ class Loop:
         self._span = Span(self._meter.mark(), [])
         self._saved_at = time.monotonic()
         self._grad_norm, self._owed = 0.0, False
-        if state.step > self.steps_per_epoch:
-            raise TrainError(f"the checkpoint is at step {state.step} of {self.steps_per_epoch}")
+        sums = len(self._zeros())
+        fits = all(len(found) in (0, sums) for found in (state.totals, state.recent))
+        if state.step > self.steps_per_epoch or not fits:
+            raise CheckpointError(
+                f"the checkpoint is at step {state.step} of {self.steps_per_epoch} with "
+                f"{len(state.totals)} of {sums} sums; it is damaged, remove it"
+            )
 
     @property
     def done(self) -> bool:
@@ -356,7 +361,12 @@ class Loop:
             self.state.rank(value, keep, lower_is_better=lower)
 
     def _at(self, kind: str) -> Record:
-        return {"kind": kind, "epoch": self.state.epoch, "step": self.state.steps_done}
+        return {
+            "kind": kind,
+            "epoch": self.state.epoch,
+            "step": self.state.steps_done,
+            "steps_per_epoch": self.steps_per_epoch,
+        }
 
     def _measured(self, span: "Span", sums: list[float]) -> Record:
         """Training metrics of `sums`, and what the span in which they were added took."""

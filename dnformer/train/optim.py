@@ -10,13 +10,15 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, final
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Adam, AdamW, Optimizer
 
 from dnformer.config import OptimConfig
-from dnformer.errors import CheckpointError
+from dnformer.errors import CheckpointError, ConfigError
+from dnformer.parsing import Section, parse
 from dnformer.train.average import Average
 from dnformer.train.schedule import Position, learning_rate
 
@@ -159,13 +161,11 @@ class Optim:
         self._restore_slots(slots)
         self._restore_average(means)
         try:
-            plateau, scaler = values["plateau"], values["scaler"]
-            self._decays, self._stale = int(plateau["decays"]), int(plateau["stale"])
-            self._restore_scaler(scaler)
-        except (KeyError, TypeError) as error:
-            raise CheckpointError(
-                f"the checkpoint's values of the optimizer are damaged: {error!r}"
-            ) from None
+            plain = parse(_Values, dict(values), name="its optimizer's values")
+        except ConfigError as error:
+            raise CheckpointError(f"the checkpoint is damaged: {error}") from None
+        self._decays, self._stale = plain.plateau.decays, plain.plateau.stale
+        self._restore_scaler(plain.scaler)
 
     def _restore_slots(self, slots: Mapping[str, Tensor]) -> None:
         # none at all before the first step
@@ -190,15 +190,30 @@ class Optim:
         if self._average is not None:
             self._average.restore(means)
 
-    def _restore_scaler(self, values: Mapping[str, Any] | None) -> None:
+    def _restore_scaler(self, values: "_Scaler | None") -> None:
         if (values is None) != (self._scaler is None):
             found, needed = ("no", "needs one") if values is None else ("a", "has none")
             raise CheckpointError(
                 f"the checkpoint has {found} gradient scale, this train.precision {needed}"
             )
         if self._scaler is not None and values is not None:
-            state = {"scale": values["scale"], "_growth_tracker": values["growth_tracker"]}
+            state = {"scale": values.scale, "_growth_tracker": values.growth_tracker}
             self._scaler.load_state_dict(self._scaler.state_dict() | state)
+
+
+class _Plateau(Section):
+    decays: int = Field(ge=0, strict=True)
+    stale: int = Field(ge=0, strict=True)
+
+
+class _Scaler(Section):
+    scale: float = Field(gt=0)
+    growth_tracker: int = Field(ge=0, strict=True)
+
+
+class _Values(Section):
+    plateau: _Plateau
+    scaler: _Scaler | None
 
 
 def parameter_groups(model: nn.Module, config: OptimConfig) -> list[dict[str, Any]]:
@@ -238,8 +253,8 @@ def _check_fit(
             f"the checkpoint does not fit the model and optim: it {what}, {part}.{name}"
         )
     for name, shape in expected.items():
-        if found[name].shape != shape:
+        if found[name].shape != shape or not found[name].is_floating_point():
             raise CheckpointError(
                 f"the checkpoint does not fit the model: {part}.{name} is "
-                f"{list(found[name].shape)}, the model has {list(shape)}"
+                f"{list(found[name].shape)} {found[name].dtype}, the model has {list(shape)} floats"
             )

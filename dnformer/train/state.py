@@ -122,6 +122,9 @@ class TrainState:
         self.model.load_state_dict(parts["model"])
         # copied: the file's own memory is not aligned, on which last bits may depend
         self.best_model = {name: tensor.clone() for name, tensor in parts["best"].items()}
+        # under fp16 all steps so far may have been skipped
+        if plain.steps_done and not parts["optim"] and plain.optim.get("scaler") is None:
+            raise CheckpointError("the checkpoint lacks the optimizer's tensors; remove it")
         others = {n: t for n, t in tensors.items() if n.partition(".")[0] in ("optim", "ema")}
         self.optim.restore(others, plain.optim)
         for name in Values.model_fields:

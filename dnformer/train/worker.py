@@ -10,7 +10,7 @@ import torch
 from dnformer import storage
 from dnformer.config import RunConfig
 from dnformer.driver import Driver
-from dnformer.errors import CheckpointError, TrainError
+from dnformer.errors import CheckpointError, ConfigError, TrainError
 from dnformer.group import Group
 from dnformer.parsing import parse
 from dnformer.train.build import build_loader, build_parts, open_run_graph
@@ -123,7 +123,10 @@ def _restore(state: TrainState, config: RunConfig, job: Job, group: Group) -> in
 
 
 def _refuse_foreign(meta: Meta, config: RunConfig, job: Job) -> None:
-    theirs, ours = parse(RunConfig, meta.config).identity(), config.identity()
+    try:
+        theirs, ours = parse(RunConfig, meta.config).identity(), config.identity()
+    except ConfigError as error:
+        raise CheckpointError(f"{job.run}: its checkpoint is damaged: {error}") from None
     differing = [key for key in sorted({*theirs, *ours}) if theirs.get(key) != ours.get(key)]
     if meta.fingerprint != job.fingerprint:
         differing.append("the dataset")
