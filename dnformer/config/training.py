@@ -30,7 +30,7 @@ class ModelConfig(Section):
         "softplus", description="no upper bound on lambda, or 1"
     )
     norm: Literal["post", "pre"] = Field("post", description="LayerNorm after or before sublayers")
-    ffn_expansion: float = Field(2, gt=0, description="FFN width over C")
+    ffn_expansion: float = Field(2.0, gt=0, description="FFN width over C")
     activation: Literal["relu", "gelu"] = Field("relu", description="of input projection and FFN")
     head_norm: bool = Field(False, description="RMSNorm of each head's output")
     self_loops: bool = Field(True, description="each node is a neighbour of itself")

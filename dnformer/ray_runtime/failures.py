@@ -1,9 +1,12 @@
 """Notes on failed groups of workers, which the controller writes and the driver reads."""
 
 import json
+import logging
 import time
 
 from dnformer import storage
+
+log = logging.getLogger(__name__)
 
 _FAILED = "failed"
 
@@ -12,7 +15,11 @@ def note_failure(folder: str, text: str) -> None:
     """Notes why a group of workers of `folder` failed."""
     name = f"{_FAILED}/group-{time.time_ns()}.json"
     content = json.dumps({"at": time.time(), "text": text}).encode()
-    storage.write_bytes(storage.join(folder, name), content)
+    try:
+        storage.write_bytes(storage.join(folder, name), content)
+    except OSError as error:
+        # a note is not worth a run
+        log.warning("%s; %s", text, error)
 
 
 def failures(folder: str) -> list[str]:

@@ -26,8 +26,6 @@ _SETTINGS = {
     "RAY_worker_niceness": "0",
     # the controller polls every 2 s by default, which a small run would wait for
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
-    # an elastic group that counted on a node which is gone waits that long
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "60",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     # a task that does not fit into memory is started anew for ever by default
     "RAY_task_oom_retries": "2",
@@ -70,7 +68,7 @@ def session(needed: Resources, say: Callable[[str], None]) -> Iterator[None]:
         BackendError: no Ray at `RAY_ADDRESS`, or none could be started.
     """
     local = not os.environ.get("RAY_ADDRESS")
-    _set_environment(local)
+    _set_environment(local, elastic=needed.least < needed.num_workers)
     if "ray" not in sys.modules:
         say("loading Ray")
     import ray
@@ -104,8 +102,11 @@ def session(needed: Resources, say: Callable[[str], None]) -> Iterator[None]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _set_environment(local: bool) -> None:
-    for name, value in _SETTINGS.items():
+def _set_environment(local: bool, *, elastic: bool) -> None:
+    # how long a group waits for its nodes; Ray counts on one that is gone for a while, and an
+    # elastic group need not wait for it
+    wait_s = {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "20" if elastic else "60"}
+    for name, value in (_SETTINGS | wait_s).items():
         os.environ.setdefault(name, value)
     # Ray reads these when it is imported; one that was imported before keeps its own ways
     if "RAY_AUTH_MODE" in os.environ or "ray" in sys.modules:

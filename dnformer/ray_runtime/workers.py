@@ -1,5 +1,6 @@
 """Runs a function on a group of Ray Train's workers, and starts them again when some are lost."""
 
+import errno
 import signal
 import threading
 import time
@@ -145,10 +146,19 @@ class _Failures(UserCallback):  # type: ignore[misc] # ray has no types
         lasting: dict[int, Exception] = {
             rank: e for rank, e in worker_exceptions.items() if isinstance(e, _LASTING)
         }
+        full = [e for e in worker_exceptions.values() if _is_full(e)]
+        if full:
+            raise TrainError(
+                f"{full[0]}: make room; the same command goes on from the last checkpoint"
+            )
         if lasting:
             raise TrainError(_text_of(lasting, self._oom_kills))
         note_failure(self._folder, _text_of(worker_exceptions, self._oom_kills))
         self._oom_kills = memory.oom_kills()
+
+
+def _is_full(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _text_of(errors: dict[int, Exception], oom_kills: int | None) -> str:

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from pathlib import Path
 
 from harness.drill import HALFWAY, Drill, Scene, main
 from harness.places import fill, small_disk
@@ -18,12 +19,12 @@ def act(scene: Scene) -> str:
     deadline = time.monotonic() + PATIENCE_S
     while not training.ended and time.monotonic() < deadline:
         time.sleep(0.1)
-    files = training.files()
+    half_written = len(list(Path(training.run).rglob("*.tmp")))
     ballast.unlink()
     if not training.ended:
-        return f"it waited for room; half-written checkpoints: {len(files.incomplete)}"
+        return f"it waited for room; half-written files: {half_written}"
     training.start()
-    return f"it stopped, the same command went on; half-written: {len(files.incomplete)}"
+    return f"it stopped, the same command went on; half-written files: {half_written}"
 
 
 DRILL = Drill("fill_disk", "the disk is full", act, place=small_disk)

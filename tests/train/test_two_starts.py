@@ -1,5 +1,6 @@
 """Two starts of one run never write together, in whatever order their accesses come."""
 
+import re
 import uuid
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,11 +13,11 @@ from hypothesis import strategies as st
 from dnformer.config import RunConfig
 from dnformer.parsing import parse
 from dnformer.train.checkpoints import Meta, Snapshot, newest_checkpoint, read_checkpoint
-from dnformer.train.run import Attempt, Run, run_uri
+from dnformer.train.run import Attempt, Run, first_attempt, run_uri
 from dnformer.train.sinks import read_metrics
 from dnformer.train.writer import Writer
 
-from .resume.turns import PROTOCOL, Actor, at_once, register
+from .resume.turns import PROTOCOL, Actor, TurnsFileSystem, at_once, register
 
 STEPS, EVERY = 8, 2
 # `--hypothesis-profile` may ask for more
@@ -62,11 +63,20 @@ def read_story(run: str) -> tuple[list[int], int | None]:
     return tensors["by"].long().tolist(), document.attempt
 
 
+def newest_attempt(run: str) -> int:
+    """The last attempt of the run that has published a checkpoint, found without our reader."""
+    found = re.findall(rf"{run.rpartition(':/')[2]}/checkpoints/step-\d+-(\d+)/state.json",
+                       "\n".join(TurnsFileSystem.store))  # fmt: skip
+    return max((int(attempt) for attempt in found if int(attempt) >= first_attempt(run)), default=0)
+
+
 def work(start: Attempt, config: RunConfig) -> tuple[int, int]:
     """What a group of workers does to the store: (attempt, the step it began at)."""
     # the claim is a conditional put: nobody comes between
-    attempt = at_once("claim", start.claim)
+    attempt, published = at_once("claim", lambda: (start.claim(), newest_attempt(start.run)))
     by, after = read_story(attempt.run)
+    # nothing of an older attempt is the newest once a later one has published
+    assert (after or 0) >= published
     story = Story(by)
     began = story.steps_done
     record = {"kind": "start", "epoch": 0, "step": began, "attempt": attempt.number, "after": after}
@@ -107,6 +117,13 @@ class Scene:
         for _ in range(number):
             self.actors[who % len(self.actors)].take_turn()
 
+    def brink(self, who: int) -> None:
+        """One of them goes on to where a checkpoint is about to be complete: its check is past."""
+        actor = self.actors[who % len(self.actors)]
+        actor.take_turn()
+        while not actor.ended and not re.fullmatch(r"put .*/step.*/state\.json", actor.next):
+            actor.take_turn()
+
     def kill(self, who: int) -> None:
         """One of them dies."""
         self.actors[who % len(self.actors)].kill()
@@ -133,6 +150,8 @@ ACTIONS = st.lists(
         st.tuples(
             st.just("turns"), st.integers(0, 3), st.sampled_from([1, 2, 3, 5, 8, 13, 21, 34])
         ),
+        st.tuples(st.just("brink"), st.integers(0, 3)),
+        st.tuples(st.just("brink"), st.integers(0, 3)),
         st.tuples(st.just("kill"), st.integers(0, 3)),
     ),
     max_size=20,
