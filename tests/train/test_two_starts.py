@@ -212,3 +212,19 @@ def test_start_finds_the_checkpoint_that_an_older_writer_exchanges_meanwhile(sce
     assert "superseded" in str(first.error)
     assert second.result == (2, 4)
     assert_one_story(run_uri(make_config(scene.path)))
+
+
+def test_checkpoint_of_an_older_writer_that_lands_late_is_not_the_newest(scene: Scene) -> None:
+    scene.start()
+    first = scene.actors[0]
+    first.before("put", "step-4-1/state.json")
+    scene.start()
+    second = scene.actors[1]
+    second.before("put", "step-4-2/state.json")
+    first.finish()
+    second.kill()
+    scene.start()
+    third = scene.actors[2]
+    third.finish()
+    assert third.result == (3, 2)
+    assert_one_story(run_uri(make_config(scene.path)))
