@@ -15,7 +15,7 @@ def blink(scene: Scene) -> str:
         scene.cluster.cut_link(scene.nodes[0])
         time.sleep(MOMENT_S)
         scene.cluster.restore_link(scene.nodes[0])
-    return "nothing was lost: the others wait"
+    return "the other worker waits"
 
 
 def cut(scene: Scene) -> str:
@@ -26,7 +26,7 @@ def cut(scene: Scene) -> str:
         time.sleep(MINUTE_S)
         scene.cluster.restore_link(scene.nodes[0])
     scene.cluster.restart_node(scene.nodes[0])
-    return "workers: [1, 2]; meanwhile one trains alone"
+    return "workers: [1, 2]: one trains alone"
 
 
 BLINK = Drill("blink", f"a link is cut for {MOMENT_S} s", blink)

@@ -14,7 +14,7 @@ def act(scene: Scene) -> str:
     return "the same command was started at once"
 
 
-DRILL = Drill("stop_driver", "the driver is killed", act)
+DRILL = Drill("stop_driver", "the driver is killed", act, is_noticed=False)
 
 if __name__ == "__main__":
     sys.exit(main(DRILL))

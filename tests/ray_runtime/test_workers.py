@@ -195,7 +195,7 @@ def test_one_and_two_workers_have_the_same_losses(straight):
 def test_evaluate_gives_what_two_workers_gave(straight):
     result = evaluate(straight[2])
     stored = yaml.safe_load(Path(straight[2], "result.json").read_text())
-    assert result == stored
+    assert result == stored["result"]
 
 
 def kill_mid_epoch(values: dict, folder: Path) -> int:

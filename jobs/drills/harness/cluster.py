@@ -69,6 +69,7 @@ class Cluster:
         self._network, self._extra = network, dict(environment or {})
         self._token = secrets.token_hex(32)
         self._nodes: list[Node] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
         self._cleanup = ExitStack()
 
     def __enter__(self) -> "Cluster":
@@ -136,6 +137,8 @@ class Cluster:
     def _end(self) -> None:
         for node in self._nodes:
             self._network.end(node.host)
+        for process in self._processes:
+            process.wait()
 
     def _new_node(self) -> Node:
         node = Node(self._network.add_host(), self.folder / f"n{len(self._nodes) + 1}")
@@ -185,11 +188,13 @@ class Cluster:
             "--disable-usage-stats",
         ]
         with (node.folder / "ray.log").open("w") as log:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 node.host.command(command), env=self._environment(node),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                 start_new_session=True,
             )  # fmt: skip
+        self._processes.append(process)
+        return process
 
 
 def _has_started(node: Node, process: "subprocess.Popen[bytes]") -> bool:

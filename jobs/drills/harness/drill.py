@@ -58,7 +58,7 @@ class Scene:
     @contextmanager
     def fault(self) -> Iterator[None]:
         """Around what breaks something: notes when."""
-        say(f"step {self.training.last_step}: the fault")
+        say("the fault")
         self.fault_at = time.monotonic()
         yield
 
@@ -73,6 +73,7 @@ class Drill:
         act: disturbs a run that has begun to train; gives a remark for the table, or "".
         settings: of the run, beside those of all drills.
         place: where the run lies.
+        is_noticed: whether the run itself has something to notice.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Drill:
     act: Callable[[Scene], str]
     settings: tuple[str, ...] = ()
     place: Callable[[Network, Path], AbstractContextManager[Place]] = plain_folder
+    is_noticed: bool = True
 
 
 class Ended(NamedTuple):
@@ -175,7 +177,7 @@ def _row(drill: Drill, scene: Scene, remark: str, baseline: Ended) -> Row:
     before = [time for time in times if time <= at][-1:]
     around = before + [time for time in times if time > at]
     gaps = [later - earlier for earlier, later in itertools.pairwise(around)]
-    sign = training.first_sign(at)
+    sign = training.first_sign(at) if drill.is_noticed else None
     return Row(
         fault=drill.fault,
         noticed_s=None if sign is None else sign - at,

@@ -1,6 +1,6 @@
 """What the files of a run say: its starts, the steps that each did, and its newest checkpoint.
 
-`python -m harness.run_files RUN` prints it, for whoever reaches the run only from another host.
+`python run_files.py RUN` prints it, for whoever reaches the run only from another host.
 """
 
 import itertools

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
+from harness import run_files
 from harness.cluster import Cluster, Driver
-from harness.run_files import RunFiles, from_json, metrics_files, read_run_files
+from harness.run_files import RunFiles, metrics_files, read_run_files
 
 _WAIT_S = 600
 _POLL_S = 0.1
@@ -159,8 +160,8 @@ class Training:
         """What the run's files say."""
         if "://" not in self.run:
             return read_run_files(self.run)
-        command = [sys.executable, "-m", "harness.run_files", self.run]
-        return from_json(json.loads(self._cluster.ask(command)))
+        command = [sys.executable, run_files.__file__, self.run]
+        return run_files.from_json(json.loads(self._cluster.ask(command)))
 
     def tail(self) -> str:
         """The last lines that the drivers said."""
@@ -174,7 +175,7 @@ class Training:
 
     def _listen(self, process: "subprocess.Popen[str]") -> None:
         assert process.stderr is not None
-        with self._log.open("a", buffering=1) as log:
+        with self._log.open("a", buffering=1) as log, process.stderr:
             for text in process.stderr:
                 self.lines.append(Line(time.monotonic(), text.rstrip()))
                 log.write(f"{time.strftime('%H:%M:%S')} {text}")
