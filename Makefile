@@ -2,13 +2,14 @@
 # make test    runs the tests
 # make check   what CI runs: format, lint, types, import directions, tests
 # make drill-memory   trains on features of 4 times the memory allowed; root, 14 GB of disk
+# make drills  breaks runs on a cluster of network namespaces, and writes cluster/README.md's table; root, iproute2, half an hour
 # make env     the environment in .venv, which the others make by themselves
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 # torch's OpenMP threads wait in a loop; a long one on cores that others use too stalls the tests
 export GOMP_SPINCOUNT := 1000
-.PHONY: env demo test lint check drill-memory
+.PHONY: env demo test lint check drill-memory drills
 
 env: .venv/.installed
 
@@ -26,6 +27,9 @@ test: env
 
 drill-memory: env
 	$(BIN)/python tests/drills/memory.py
+
+drills: env
+	$(BIN)/python jobs/drills/all.py
 
 lint: env
 	$(BIN)/ruff format --check .
