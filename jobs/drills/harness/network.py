@@ -44,11 +44,11 @@ def why_impossible() -> str | None:
     for program, package in (("ip", "iproute2"), ("nsenter", "util-linux")):
         if shutil.which(program) is None:
             return f"network namespaces need {program}, of the package {package}"
-    name = f"{_PREFIX}{os.getpid()}-try"
-    done = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
-    if done.returncode:
-        return f"network namespaces can't be made here ({done.stderr.strip()}); they need root"
-    _ip("netns", "del", name)
+    try:
+        with Network() as network:
+            network.add_host()
+    except RuntimeError as error:
+        return f"network namespaces can't be made here ({error}); they need root"
     return None
 
 
