@@ -73,14 +73,26 @@ def run_workers(
         DNFormerError: the one that a worker raised.
         TrainError: workers were lost too often, or failed otherwise.
     """
+    storage.remove(storage.join(folder, _STOP))
+    config = {"worker": worker, "payload": payload, "folder": folder}
+    oom_kills = memory.oom_kills()
+    try:
+        with _own_interrupt(folder):
+            return _trainer(config, resources, folder, policy).fit().return_value
+    except TrainingFailedError as error:
+        raise _cause(error, oom_kills) from None
+
+
+def _trainer(
+    config: dict[str, Any], resources: Resources, folder: str, policy: Policy
+) -> TorchTrainer:
     path, filesystem = folder, None
     if not storage.is_local(folder):
         filesystem, path = storage.arrow_filesystem(folder)
     low, high = resources.least, resources.num_workers
-    storage.remove(storage.join(folder, _STOP))
-    trainer = TorchTrainer(
+    return TorchTrainer(
         _run_one,
-        train_loop_config={"worker": worker, "payload": payload, "folder": folder},
+        train_loop_config=config,
         scaling_config=ScalingConfig(
             num_workers=high if low == high else (low, high),
             use_gpu=resources.use_gpu,
@@ -99,12 +111,6 @@ def run_workers(
             callbacks=[_Failures(folder)],
         ),
     )
-    oom_kills = memory.oom_kills()
-    try:
-        with _own_interrupt(folder):
-            return trainer.fit().return_value
-    except TrainingFailedError as error:
-        raise _cause(error, oom_kills) from None
 
 
 @contextmanager

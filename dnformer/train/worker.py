@@ -9,7 +9,7 @@ import torch
 
 from dnformer import storage
 from dnformer.config import RunConfig
-from dnformer.driver import Driver
+from dnformer.driver import Driver, Record
 from dnformer.errors import CheckpointError, ConfigError, TrainError
 from dnformer.group import Group
 from dnformer.parsing import parse
@@ -68,14 +68,7 @@ def run_worker(job: Job, group: Group, driver: Driver) -> dict[str, Any]:
     graph = open_run_graph(config, job.fingerprint)
     parts = build_parts(config, graph, group)
     before = _restore(parts.state, config, job, group)
-    start = {
-        "kind": "start",
-        "epoch": parts.state.epoch,
-        "step": parts.state.steps_done,
-        "world_size": group.world_size,
-        "attempt": attempt.number,
-        "after": before,
-    }
+    start = _start_record(parts.state, group, attempt.number, before)
     stages = Stages()
     with ExitStack() as stack:
         writer = None
@@ -98,6 +91,18 @@ def run_worker(job: Job, group: Group, driver: Driver) -> dict[str, Any]:
         )
         loop.run()
     return finish(job.run, parts.state, parts.evaluator)
+
+
+def _start_record(state: TrainState, group: Group, attempt: int, before: int | None) -> Record:
+    return {
+        "kind": "start",
+        "epoch": state.epoch,
+        "step": state.steps_done,
+        "world_size": group.world_size,
+        "attempt": attempt,
+        # the attempt whose checkpoint it goes on from
+        "after": before,
+    }
 
 
 def _meta(job: Job, objective: Objective) -> Meta:
