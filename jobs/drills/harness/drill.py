@@ -32,9 +32,9 @@ checkpoint: {{every_steps: 25, every_epochs: 1000}}
 """
 # 60 % of the nodes, 128 to a micro-batch, 2 of these a step
 NODES, STEPS_PER_EPOCH = 5000, 12
-# not between two epochs, nor two checkpoints
+# within an epoch, and between the checkpoints of steps 225 and 250
 HALF_OF_THE_EPOCHS = 20
-HALFWAY = HALF_OF_THE_EPOCHS * STEPS_PER_EPOCH + 7
+HALFWAY = HALF_OF_THE_EPOCHS * STEPS_PER_EPOCH - 7
 
 
 @dataclass
