@@ -2,6 +2,7 @@
 
 import sys
 
+import announce_node
 import break_s3
 import cut_link
 import fill_disk
@@ -13,6 +14,7 @@ from harness.drill import main
 DRILLS = (
     kill_worker.DRILL,
     kill_node.DRILL,
+    announce_node.DRILL,
     stop_driver.DRILL,
     cut_link.BLINK,
     cut_link.DRILL,

@@ -332,12 +332,12 @@ class DyingFileSystem(MemoryFileSystem):
     def rm_file(self, path: str) -> None:
         self._change()
         super().rm_file(path)
+        # an object store has no empty folders
+        self.pseudo_dirs[:] = [""]
 
     def rm(self, path: str, recursive: bool = False, maxdepth: int | None = None) -> None:
         for file in self.find(path):
             self.rm_file(file)
-        # an object store has no empty folders
-        self.pseudo_dirs[:] = [""]
 
 
 @pytest.fixture
