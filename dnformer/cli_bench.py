@@ -1,7 +1,9 @@
 """The commands `dnformer bench ..`: each parses, runs one bench, prints what it found."""
 
 import json
-from typing import Annotated
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -35,14 +37,8 @@ def bench_ops(
         from dnformer.bench import ops, report
 
     settings = ops.Settings(repeats, device, yardstick, graph)
-    console = _console()
     findings = ops.run(settings, case or [], threads=threads, say=say)
-    if as_json:
-        print(json.dumps(ops.as_json(list(findings))))
-        return
-    console.print(ops.header(), highlight=False)
-    for found in findings:
-        report.show(found, console)
+    _print(ops, report.show, findings, as_json)
 
 
 @bench.command("loader")
@@ -64,13 +60,7 @@ def bench_loader(
         from dnformer.bench import loader
 
     findings = loader.run(loader.Settings(repeats, yardstick, graph), case or [], say=say)
-    if as_json:
-        print(json.dumps(loader.as_json(list(findings))))
-        return
-    console = _console()
-    console.print(loader.header(), highlight=False)
-    for found in findings:
-        loader.show(found, console)
+    _print(loader, loader.show, findings, as_json)
 
 
 @bench.command("ingest")
@@ -95,13 +85,7 @@ def bench_ingest(
 
     settings = ingest.Settings(edges, ids, memory_limit, threads, temp_dir, repeats)
     findings = ingest.run(settings, say=say)
-    if as_json:
-        print(json.dumps(ingest.as_json(list(findings))))
-        return
-    console = _console()
-    console.print(ingest.header(), highlight=False)
-    for found in findings:
-        ingest.show(found, console)
+    _print(ingest, ingest.show, findings, as_json)
 
 
 @bench.command("train")
@@ -120,16 +104,22 @@ def bench_train(
         from dnformer.bench import train
 
     found = train.run(train.Settings(repeats, graph, settings or ()), say=say)
+    _print(train, train.show, [found], as_json)
+
+
+def _print(
+    bench_of: ModuleType,
+    show: Callable[[Any, Console], None],
+    findings: Iterable[Any],
+    as_json: bool,
+) -> None:
+    """Prints what a bench found, case by case, or one object at the end."""
     if as_json:
-        print(json.dumps(train.as_json(found)))
+        print(json.dumps(bench_of.as_json(list(findings))))
         return
-    console = _console()
-    console.print(train.header(), highlight=False)
-    train.show(found, console)
-
-
-def _console() -> Console:
     console = Console()
     # lines that wrap are read more easily than cut ones
     console.width = max(console.width, 150)
-    return console
+    console.print(bench_of.header(), highlight=False)
+    for found in findings:
+        show(found, console)

@@ -21,6 +21,10 @@ class Group:
             dist.all_reduce(tensor)
         return tensor
 
+    def any(self, flag: bool) -> bool:
+        """Whether `flag` is set on any worker; every worker calls it."""
+        return bool(self.sum_(torch.tensor(int(flag), device=self.device)))
+
     def broadcast(self, data: bytes | None) -> bytes | None:
         """Rank 0's `data` on every rank."""
         if self.world_size == 1:

@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -13,6 +13,9 @@ from hypothesis import settings
 from dnformer.data.cache import write_cache
 from dnformer.data.graph import Graph, open_graph
 from dnformer.data.table import EdgeColumns, GraphTable, NodeColumns, class_target
+
+if TYPE_CHECKING:
+    from .flaky_s3 import FlakyS3
 
 Pairs = list[tuple[int, int]]
 
@@ -87,6 +90,16 @@ def make_graph(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Graph]
         return open_graph(folder / "data", cache_dir=folder / "stores")
 
     return make
+
+
+@pytest.fixture(scope="module")
+def server() -> "Iterator[FlakyS3]":
+    """An S3 server that fails as it is told, with an empty bucket `bucket`."""
+    from .flaky_s3 import FlakyS3
+
+    with FlakyS3() as server:
+        server.create_bucket("bucket")
+        yield server
 
 
 @pytest.fixture(scope="module")

@@ -28,13 +28,6 @@ def last(checks: list[Check]) -> Check:
     return checks[-1]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[FlakyS3]:
-    with FlakyS3() as server:
-        server.create_bucket("bucket")
-        yield server
-
-
 @pytest.fixture
 def bucket(server: FlakyS3, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An empty folder on S3, where nothing is tried twice."""

@@ -10,13 +10,6 @@ from botocore.exceptions import BotoCoreError, ClientError
 from .flaky_s3 import Answer, CutAnswer, Fault, FlakyS3, LoseAnswer, Request, Reset
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[FlakyS3]:
-    with FlakyS3() as server:
-        server.create_bucket("bucket")
-        yield server
-
-
 @pytest.fixture
 def client(server: FlakyS3) -> Iterator[Any]:
     """A client that tries once."""

@@ -20,13 +20,6 @@ from dnformer.storage.connect import connect, named
 from .flaky_s3 import FlakyS3, LoseAnswer, Reset
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[FlakyS3]:
-    with FlakyS3() as server:
-        server.create_bucket("bucket")
-        yield server
-
-
 @pytest.fixture
 def address(server: FlakyS3, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The server's address, to which the environment does not lead: it has credentials only."""

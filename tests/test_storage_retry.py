@@ -120,13 +120,6 @@ def test_retry_after_a_budget_that_ran_out_says_that_the_store_is_back(
     ]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[FlakyS3]:
-    with FlakyS3() as server:
-        server.create_bucket("bucket")
-        yield server
-
-
 def patient(server: FlakyS3, retry_s: float) -> StorageConfig:
     """Leads to the server, which has a file system of its own by its address."""
     return StorageConfig(options={"s3": {"endpoint_url": server.url}}, retry_s=retry_s)

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from dnformer.bench.ingest_contenders import CONTENDERS, Result, Task
-from dnformer.bench.report import Target, for_json, print_case, ratio, versions
+from dnformer.bench.report import Target, for_json, heading, print_case, ratio
 from dnformer.data.ingest.workspace import num_threads, parse_bytes
 from dnformer.data.sources.synthetic import SyntheticSource, open_synthetic
 from dnformer.data.sources.synthetic_tables import write_tables
@@ -316,7 +316,7 @@ def as_json(findings: Sequence[Findings]) -> dict[str, Any]:
 
 def header() -> str:
     """One line above the tables."""
-    return ", ".join(f"{name} {number}" for name, number in versions(*_PEERS).items())
+    return heading(*_PEERS)
 
 
 def show(findings: Findings, console: Console) -> None:

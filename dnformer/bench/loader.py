@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import psutil
 import torch
 import torch_geometric.typing as pyg_typing
 from rich.console import Console
@@ -19,7 +18,7 @@ from torch_geometric.loader import NeighborLoader as PygLoader
 
 from dnformer.bench import graphs
 from dnformer.bench.asked import check_cases, draft, in_turn
-from dnformer.bench.report import Target, for_json, print_case, ratio, versions
+from dnformer.bench.report import Target, for_json, heading, load, print_case, ratio
 from dnformer.bench.timing import Times, race
 from dnformer.data.counter_rng import key_of
 from dnformer.data.graph import Graph, open_graph
@@ -401,10 +400,8 @@ def as_json(findings: Sequence[Findings]) -> dict[str, Any]:
 
 
 def header() -> str:
-    """One line above the tables; two threads are no faster than one where the cores are busy."""
-    named = ", ".join(f"{name} {number}" for name, number in versions(*_PEERS).items())
-    busy = f"load {psutil.getloadavg()[0]:.1f} on {os.cpu_count()} cores before"
-    return f"{named}; fan-out {list(FAN_OUT)}; {busy}"
+    """One line above the tables."""
+    return f"{heading(*_PEERS)}; fan-out {list(FAN_OUT)}; {load()}"
 
 
 def show(findings: Findings, console: Console) -> None:

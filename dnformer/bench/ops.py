@@ -12,7 +12,7 @@ from dnformer.bench import contenders, graphs, startup
 from dnformer.bench.asked import check_cases, in_turn
 from dnformer.bench.contenders import BOTH, FORWARD, Problem
 from dnformer.bench.measure import Entry, measure, pair
-from dnformer.bench.report import Findings, Row, Target, for_json, versions
+from dnformer.bench.report import Findings, Row, Target, for_json, heading
 from dnformer.bench.timing import log_slope, race
 from dnformer.data.graph import open_graph
 from dnformer.errors import BackendError, ConfigError
@@ -97,8 +97,7 @@ _PEERS = ("torch", "torch_geometric", "numba", "numpy")
 
 def header() -> str:
     """One line above the tables."""
-    named = ", ".join(f"{name} {number}" for name, number in versions(*_PEERS).items())
-    return f"{named}; {torch.get_num_threads()} threads"
+    return f"{heading(*_PEERS)}; {torch.get_num_threads()} threads"
 
 
 def _uniform(settings: Settings, heads: int, width: int) -> Problem:

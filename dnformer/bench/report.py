@@ -1,10 +1,12 @@
 """What a measurement found: rows, targets beside what was found, and how a person reads them."""
 
+import os
 import platform
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
+import psutil
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -164,6 +166,16 @@ def versions(*packages: str) -> dict[str, str]:
     """Of Python, of ours and of `packages`."""
     named = {name: version(name) for name in ("dnformer", *packages)}
     return {"python": platform.python_version(), **named}
+
+
+def heading(*packages: str) -> str:
+    """The same in a line, above tables."""
+    return ", ".join(f"{name} {number}" for name, number in versions(*packages).items())
+
+
+def load() -> str:
+    """How busy the machine is: more threads are no faster than one where its cores are."""
+    return f"load {psutil.getloadavg()[0]:.1f} on {os.cpu_count()} cores before"
 
 
 def for_json(findings: Sequence[Any], packages: Sequence[str]) -> dict[str, Any]:

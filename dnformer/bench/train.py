@@ -18,7 +18,7 @@ import psutil
 from rich.console import Console
 
 from dnformer import ray_runtime, storage
-from dnformer.bench.report import Target, for_json, print_case, versions
+from dnformer.bench.report import Target, for_json, heading, load, print_case
 from dnformer.config import RunConfig
 from dnformer.data.ingest.run import ingest
 from dnformer.data.manifest import read_manifest
@@ -302,16 +302,14 @@ def _row(graph: str, contender: Contender, rounds: Sequence[Timed]) -> Row:
 _PEERS = ("torch", "ray", "numba", "numpy")
 
 
-def as_json(found: Findings) -> dict[str, Any]:
+def as_json(findings: Sequence[Findings]) -> dict[str, Any]:
     """One object for programs."""
-    return for_json([found], _PEERS) | {"cores": os.cpu_count()}
+    return for_json(findings, _PEERS) | {"cores": os.cpu_count()}
 
 
 def header() -> str:
-    """One line above the table; two workers are no faster than one where the cores are busy."""
-    named = ", ".join(f"{name} {number}" for name, number in versions(*_PEERS).items())
-    busy = f"load {psutil.getloadavg()[0]:.1f} on {os.cpu_count()} cores before"
-    return f"{named}; 1 thread a worker; {busy}"
+    """One line above the table."""
+    return f"{heading(*_PEERS)}; 1 thread a worker; {load()}"
 
 
 def show(found: Findings, console: Console) -> None:

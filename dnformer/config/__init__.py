@@ -115,6 +115,11 @@ class RunConfig(Section):
         """Identity fields by dotted path, in `resolved` form."""
         return {leaf.path: leaf.value for leaf in leaves(self) if not leaf.runtime}
 
+    def differing(self, other: "RunConfig") -> list[tuple[str, Any, Any]]:
+        """(dotted path, value here, value of `other`) of identity fields that are not equal."""
+        here, there = self.identity(), other.identity()
+        return [(path, here[path], there[path]) for path in here if here[path] != there[path]]
+
 
 def load_config(path: str | Path, settings: Sequence[str] = ()) -> RunConfig:
     """The run configuration in a YAML file, with `a.b=value` settings on top.

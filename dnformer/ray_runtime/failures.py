@@ -22,8 +22,14 @@ def note_failure(folder: str, text: str) -> None:
         log.warning("%s; %s", text, error)
 
 
-def failures(folder: str) -> list[str]:
-    """What was noted of each failed group of workers of `folder`, oldest first."""
+def failures(folder: str, *, after: int = 0) -> list[str]:
+    """What was noted of failed groups of workers of `folder`, oldest first.
+
+    Args:
+        folder: of the run.
+        after: how many are known already, and are left out.
+    """
     inside = storage.join(folder, _FAILED)
     names = [name for name in storage.list_names(inside) if name.startswith("group-")]
-    return [json.loads(storage.read_bytes(storage.join(inside, name)))["text"] for name in names]
+    contents = (storage.read_bytes(storage.join(inside, name)) for name in names[after:])
+    return [json.loads(content)["text"] for content in contents]

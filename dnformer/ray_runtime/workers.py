@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError, UserCallback
 from ray.train.torch import TorchConfig, TorchTrainer
 
@@ -209,7 +208,7 @@ class _Link:
         if record["kind"] == "step":
             return
         due = self._group.rank == 0 and time.monotonic() - self._reported >= _REPORT_EVERY_S
-        if self._group.sum_(torch.tensor(int(due), device=self._group.device)):
+        if self._group.any(due):
             ray.train.report(record)
             self._reported = time.monotonic()
 
@@ -225,7 +224,7 @@ class _Link:
         import ray.train
 
         stop = self._group.rank == 0 and storage.exists(storage.join(self._folder, _STOP))
-        if self._group.sum_(torch.tensor(int(stop), device=self._group.device)):
+        if self._group.any(stop):
             return "stop"
         info = ray.train.get_preemption_info()
         leaving = set(info.preempted_node_ids) if info is not None else set()

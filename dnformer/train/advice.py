@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dnformer.config import RunConfig
-from dnformer.train.sinks import Record
+from dnformer.driver import Record
 
 # shares of the time; below, a mend would save little
 _WAIT, _COPY, _REDUCE, _EVALUATE, _CHECKPOINT = 0.3, 0.3, 0.3, 0.4, 0.2

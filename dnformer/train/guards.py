@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, final
+from typing import Literal, NamedTuple, final
 
 from torch import Tensor
 
@@ -39,19 +39,31 @@ class Suspect(NamedTuple):
     nodes: Tensor
 
 
-def not_finite(
-    run: str, rank: int, *, step: int, epoch: int, what: str, suspects: list[Suspect]
-) -> TrainError:
+class Trouble(NamedTuple):
+    """A step that is not finite.
+
+    Attributes:
+        step: steps done before this one.
+        epoch: 0-based.
+        what: is not finite.
+        suspects: this worker's micro-batches that may be the cause; none: another worker has it.
+    """
+
+    step: int
+    epoch: int
+    what: Literal["loss", "gradient"]
+    suspects: list[Suspect]
+
+
+def not_finite(run: str, rank: int, trouble: Trouble) -> TrainError:
     """The error of a step that is not finite; all its nodes go to `RUN/failed/`.
 
     Args:
         run: the run's folder.
         rank: of this worker.
-        step: steps done before this one.
-        epoch: 0-based.
-        what: "loss" or "gradient".
-        suspects: this worker's micro-batches that may be the cause; none: another worker has it.
+        trouble: the step.
     """
+    step, epoch, what, suspects = trouble
     uri = _inside(run, f"step-{step}-rank-{rank}.json")
     where = f"all their nodes are in {uri}"
     document = {

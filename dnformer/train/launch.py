@@ -135,10 +135,9 @@ def _followed(job: Job, progress: Progress) -> Iterator[None]:
 
     def follow() -> None:
         nonlocal told
-        reasons = ray_runtime.failures(job.run)
-        for reason in reasons[told:]:
+        for reason in ray_runtime.failures(job.run, after=told):
             progress.say(f"{reason}; starting again from the last checkpoint")
-        told = len(reasons)
+            told += 1
         for record in follower.poll():
             progress.record(record)
 

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from dnformer.config import CheckpointConfig, EvalConfig, TrainConfig
-from dnformer.driver import Notice, Record
+from dnformer.driver import Driver, Notice, Record
 from dnformer.errors import CheckpointError, Stopped, TrainError
 from dnformer.group import Group
 from dnformer.loader import Loader, decode
 from dnformer.train.buffers import StepBuffers
-from dnformer.train.guards import Suspect
+from dnformer.train.guards import Suspect, Trouble
 from dnformer.train.meter import Mark, Meter
 from dnformer.train.objectives import METRICS, Objective, better
 from dnformer.train.optim import Position
@@ -39,37 +39,24 @@ class Settings(NamedTuple):
     checkpoint: CheckpointConfig
 
 
-class Trouble(NamedTuple):
-    """A step whose loss or gradient is not finite, and this rank's micro-batches of it."""
-
-    step: int
-    epoch: int
-    what: Literal["loss", "gradient"]
-    suspects: list[Suspect]
-
-
 class Hooks(NamedTuple):
     """What the loop calls; every rank calls each at the same points, but for `save`.
 
     Attributes:
         evaluate: validation metrics, equal on all ranks.
         record: takes each record of metrics.
-        report: likewise, after the checkpoint that belongs to it, if there is one.
         save: publishes a checkpoint of the state; rank 0 decides alone when time is up for one.
         begin: a step begins.
-        pending: whether this worker was told something that all should attend to; cheap.
-        attend: called where one of them was told: what there is to do.
         not_finite: the error of a step that is not finite.
+        driver: is told each record, after the checkpoint that belongs to it, if there is one.
     """
 
     evaluate: Callable[[], dict[str, float]]
     record: Callable[[Record], None]
-    report: Callable[[Record], None]
     save: Callable[[], None]
     begin: Callable[[int], None]
-    pending: Callable[[], bool]
-    attend: Callable[[], Notice]
     not_finite: Callable[[Trouble], TrainError]
+    driver: Driver
 
 
 @contextmanager
@@ -215,14 +202,14 @@ class Loop:
             sums += found
             parts.append(Part(index, found[0], _nodes(batch)))
             buffers.add(self._loader.num_seeds(index))
-        sums[2] += self._hooks.pending()
+        sums[2] += self._hooks.driver.pending()
         loss, edges, pending, *counts = self._reduce(sums, buffers)
         skipped = self._update(loss, parts)
         state.step, state.steps_done = step + 1, state.steps_done + 1
         added = (loss * weight, weight, float(num_seeds), edges, skipped, *counts)
         for totals in (state.totals, state.recent):
             totals[:] = [a + b for a, b in zip(totals, added, strict=True)]
-        return self._hooks.attend() if pending else "none"
+        return self._hooks.driver.attend() if pending else "none"
 
     def _of_step(self, step: int) -> tuple[float, int]:
         """(total weight in the loss, seeds) of a step, over all ranks."""
@@ -290,7 +277,7 @@ class Loop:
         if every and state.steps_done % every == 0:
             record = self._at("step") | self._measured(self._span, state.recent)
             self._hooks.record(record)
-            self._hooks.report(record)
+            self._hooks.driver.report(record)
             state.recent = self._zeros()
             self._span = self._new_span(state.recent)
 
@@ -324,7 +311,7 @@ class Loop:
         if self._checkpoint_due(epoch):
             self._rank(metrics)
             self._save()
-        self._hooks.report(record)
+        self._hooks.driver.report(record)
 
     def _checkpoint_due(self, epoch: int) -> bool:
         checkpoint = self._settings.checkpoint

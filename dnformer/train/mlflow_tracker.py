@@ -16,8 +16,9 @@ from contextlib import suppress
 from typing import Any, NamedTuple, final
 
 from dnformer import storage
+from dnformer.driver import Record
 from dnformer.errors import BackendError
-from dnformer.train.sinks import Record, flat, scalars
+from dnformer.train.sinks import flat, scalars
 
 _log = logging.getLogger("dnformer")
 

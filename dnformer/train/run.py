@@ -79,14 +79,14 @@ class Attempt:
         """
         uri = storage.join(self.run, _ATTEMPT)
         before = storage.read_if_exists(uri)
-        found = _read(uri, _AttemptFile)
+        found = _parsed(uri, before, _AttemptFile)
         if found is None or found.start != self.start:
-            raise self._superseded()
+            raise self.superseded()
         number = found.attempt + 1 if found.taken else found.attempt
         claimed = Attempt(self.run, self.start, number, uuid.uuid4().hex)
         claim = found.model_copy(update={"attempt": number, "taken": True, "token": claimed.token})
         if not storage.compare_and_put(uri, _content(claim), expected=before):
-            raise self._superseded()
+            raise self.superseded()
         return claimed
 
     def check(self) -> None:
@@ -97,9 +97,10 @@ class Attempt:
         """
         found = _read(storage.join(self.run, _ATTEMPT), _AttemptFile)
         if found is None or (found.attempt, found.token) != (self.number, self.token):
-            raise self._superseded()
+            raise self.superseded()
 
-    def _superseded(self) -> CheckpointError:
+    def superseded(self) -> CheckpointError:
+        """The error of one whose right has ended."""
         return CheckpointError(
             f"{self.run}: attempt {self.number} was superseded by another start; it stops here"
         )
@@ -114,7 +115,10 @@ Parsed = TypeVar("Parsed", bound=Section)
 
 
 def _read(uri: str, kind: type[Parsed]) -> Parsed | None:
-    content = storage.read_if_exists(uri)
+    return _parsed(uri, storage.read_if_exists(uri), kind)
+
+
+def _parsed(uri: str, content: bytes | None, kind: type[Parsed]) -> Parsed | None:
     if content is None:
         return None
     try:
@@ -206,7 +210,7 @@ class Run:
     def _next_attempt(self) -> Attempt:
         uri = storage.join(self.uri, _ATTEMPT)
         before = storage.read_if_exists(uri)
-        last = _read(uri, _AttemptFile)
+        last = _parsed(uri, before, _AttemptFile)
         process = psutil.Process()
         claim = _AttemptFile(
             start=1 if last is None else last.start + 1,
@@ -271,11 +275,9 @@ class Run:
 
     def _refuse_others(self, config: RunConfig, first: RunConfig, stored: _RunFile) -> None:
         # paths as the run's first start wrote them
-        here, there = parse(RunConfig, portable(config)).identity(), first.identity()
+        here = parse(RunConfig, portable(config))
         differing = [
-            f"{key} is {here.get(key)!r}, the run has {there.get(key)!r}"
-            for key in sorted({*here, *there})
-            if here.get(key) != there.get(key)
+            f"{key} is {mine!r}, the run has {its!r}" for key, mine, its in here.differing(first)
         ]
         if self._fingerprint != stored.fingerprint:
             differing.append(
@@ -301,9 +303,8 @@ class Run:
         # a worker group of this start may have taken the attempt since; another start may not
         found = _read(storage.join(self.uri, _ATTEMPT), _AttemptFile)
         if found is None or found.start != self.attempt.start:
-            self.attempt.check()
-        number = self.attempt.number if found is None else found.attempt
-        values = _ResultFile(attempt=number, result=result)
+            raise self.attempt.superseded()
+        values = _ResultFile(attempt=found.attempt, result=result)
         storage.write_bytes(storage.join(self.uri, _RESULT), _content(values))
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, final
 
 from dnformer import storage
-
-Record = dict[str, Any]
+from dnformer.driver import Record
 
 # an fsync takes some 4 ms (p95 16 ms), a step of a small graph about as long; the write without
 # it 0.02 ms, and the system keeps what a killed process wrote

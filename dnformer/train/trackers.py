@@ -10,9 +10,10 @@ from typing import Any, Protocol, final
 
 from dnformer import storage
 from dnformer.config import TrackingConfig
+from dnformer.driver import Record
 from dnformer.temporary import temporary_folder
 from dnformer.train.mlflow_tracker import open_mlflow
-from dnformer.train.sinks import Record, scalars
+from dnformer.train.sinks import scalars
 
 # elsewhere an event file is put whole at each checkpoint, so that a long run goes on in another one
 _FILE_BYTES = 16 << 20

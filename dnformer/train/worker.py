@@ -1,9 +1,11 @@
 """What each worker of a run does, in this process or under Ray: build, restore, train, evaluate."""
 
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -16,8 +18,8 @@ from dnformer.parsing import parse
 from dnformer.train.build import build_loader, build_parts, open_run_graph
 from dnformer.train.checkpoints import Meta, newest_checkpoint, read_checkpoint
 from dnformer.train.evaluate import Evaluator, Metrics
-from dnformer.train.guards import Watchdog, not_finite
-from dnformer.train.loop import Hooks, Loop, Settings, Trouble
+from dnformer.train.guards import Trouble, Watchdog, not_finite
+from dnformer.train.loop import Hooks, Loop, Settings
 from dnformer.train.objectives import Objective, monitor_for
 from dnformer.train.run import Attempt
 from dnformer.train.stages import Stages
@@ -77,6 +79,7 @@ def run_worker(job: Job, group: Group, driver: Driver) -> dict[str, Any]:
             writer = stack.enter_context(Writer(config, meta, attempt, parts.state, start))
         watch = stack.enter_context(_watchdog(config, job.run, stages, group.rank))
         driver.report(start)
+        trouble = partial(not_finite, job.run, group.rank)
         monitor = monitor_for(graph.target, config.train.monitor)
         train = config.train.model_copy(update={"monitor": monitor})
         loop = Loop(
@@ -84,7 +87,7 @@ def run_worker(job: Job, group: Group, driver: Driver) -> dict[str, Any]:
             build_loader(config, graph, parts, group.device),
             group,
             settings=Settings(train, config.eval, config.checkpoint),
-            hooks=_hooks(parts.evaluator, writer, driver, watch, Where(job.run, group.rank)),
+            hooks=_hooks(parts.evaluator, writer, driver, watch, trouble),
             objective=parts.objective,
             weights=parts.seeds.weights,
             stages=stages,
@@ -129,10 +132,9 @@ def _restore(state: TrainState, config: RunConfig, job: Job, group: Group) -> in
 
 def _refuse_foreign(meta: Meta, config: RunConfig, job: Job) -> None:
     try:
-        theirs, ours = parse(RunConfig, meta.config).identity(), config.identity()
+        differing = [key for key, _, _ in config.differing(parse(RunConfig, meta.config))]
     except ConfigError as error:
         raise CheckpointError(f"{job.run}: its checkpoint is damaged: {error}") from None
-    differing = [key for key in sorted({*theirs, *ours}) if theirs.get(key) != ours.get(key)]
     if meta.fingerprint != job.fingerprint:
         differing.append("the dataset")
     if differing:
@@ -142,19 +144,12 @@ def _refuse_foreign(meta: Meta, config: RunConfig, job: Job) -> None:
         )
 
 
-class Where(NamedTuple):
-    """Which worker of which run."""
-
-    run: str
-    rank: int
-
-
 def _hooks(
     evaluator: Evaluator,
     writer: Writer | None,
     driver: Driver,
     watch: Watchdog | None,
-    where: "Where",
+    not_finite: Callable[[Trouble], TrainError],
 ) -> Hooks:
     def evaluate() -> dict[str, float]:
         return {f"val/{name}": value for name, value in evaluator(["val"])["val"].items()}
@@ -163,21 +158,13 @@ def _hooks(
         if watch is not None:
             watch.step = step
 
-    def trouble(found: Trouble) -> TrainError:
-        return not_finite(
-            where.run, where.rank, step=found.step, epoch=found.epoch, what=found.what,
-            suspects=found.suspects,
-        )  # fmt: skip
-
     return Hooks(
         evaluate,
         record=writer.record if writer else lambda record: None,
-        report=driver.report,
         save=writer.save if writer else lambda: None,
         begin=begin,
-        pending=driver.pending,
-        attend=driver.attend,
-        not_finite=trouble,
+        not_finite=not_finite,
+        driver=driver,
     )
 
 

@@ -5,9 +5,10 @@ from contextlib import ExitStack
 from typing import Any, final
 
 from dnformer.config import RunConfig
+from dnformer.driver import Record
 from dnformer.train.checkpoints import Checkpointer, Keeping, Meta
 from dnformer.train.run import Attempt, first_attempt
-from dnformer.train.sinks import MetricsFile, Record
+from dnformer.train.sinks import MetricsFile
 from dnformer.train.state import TrainState
 from dnformer.train.trackers import Tracker, open_trackers
 

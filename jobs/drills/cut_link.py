@@ -8,23 +8,24 @@ from harness.drill import HALFWAY, Drill, Scene, main
 MOMENT_S, MINUTE_S = 4, 60
 
 
-def blink(scene: Scene) -> str:
-    """Off for less time than the head needs to give a node up."""
+def off(scene: Scene, seconds: float) -> None:
+    """Takes the first node off the network in the middle of an epoch."""
     scene.training.wait_for_step(HALFWAY)
     with scene.fault():
         scene.cluster.cut_link(scene.nodes[0])
-        time.sleep(MOMENT_S)
+        time.sleep(seconds)
         scene.cluster.restore_link(scene.nodes[0])
+
+
+def blink(scene: Scene) -> str:
+    """Off for less time than the head needs to give a node up."""
+    off(scene, MOMENT_S)
     return "the other worker waits"
 
 
 def cut(scene: Scene) -> str:
     """Off for a minute: the head gives the node up, whose Ray ends when it hears of that."""
-    scene.training.wait_for_step(HALFWAY)
-    with scene.fault():
-        scene.cluster.cut_link(scene.nodes[0])
-        time.sleep(MINUTE_S)
-        scene.cluster.restore_link(scene.nodes[0])
+    off(scene, MINUTE_S)
     scene.cluster.restart_node(scene.nodes[0])
     return "workers: [1, 2]: one trains alone"
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from dnformer import storage
 from dnformer.errors import TrainError
 from dnformer.group import Group
-from dnformer.train.guards import Suspect, Watchdog, not_finite
+from dnformer.train.guards import Suspect, Trouble, Watchdog, not_finite
 from dnformer.train.stages import Stages
 
 # a stage of the tests is over when an event says so, which takes this long at most
@@ -33,7 +33,7 @@ def run(request, tmp_path) -> str:
 
 def test_not_finite_names_the_step_and_its_nodes(run):
     suspects = [suspect(6, float("nan"), list(range(100, 120))), suspect(7, float("inf"), [3])]
-    error = not_finite(run, 1, step=12, epoch=2, what="loss", suspects=suspects)
+    error = not_finite(run, 1, Trouble(12, 2, "loss", suspects))
     assert isinstance(error, TrainError)
     uri = f"{run}/failed/step-12-rank-1.json"
     assert str(error) == (
@@ -56,9 +56,7 @@ def test_not_finite_names_the_step_and_its_nodes(run):
 
 def test_not_finite_takes_the_place_of_the_file_of_an_older_start(run):
     for nodes in ([1], [2]):
-        error = not_finite(
-            run, 0, step=5, epoch=0, what="gradient", suspects=[suspect(5, 0.5, nodes)]
-        )
+        error = not_finite(run, 0, Trouble(5, 0, "gradient", [suspect(5, 0.5, nodes)]))
     assert "the gradient is not finite at step 5 (epoch 0), micro-batch 5 (nodes 2); " in str(error)
     found = json.loads(storage.read_bytes(f"{run}/failed/step-5-rank-0.json"))
     assert [each["nodes"] for each in found["micro_batches"]] == [[2]]
@@ -66,7 +64,7 @@ def test_not_finite_takes_the_place_of_the_file_of_an_older_start(run):
 
 
 def test_not_finite_of_a_rank_without_a_suspect_points_to_the_others(run):
-    error = not_finite(run, 0, step=5, epoch=0, what="loss", suspects=[])
+    error = not_finite(run, 0, Trouble(5, 0, "loss", []))
     assert "no micro-batch of rank 0 has it, see " in str(error)
     assert f"{run}/failed/step-5-rank-*.json" in str(error)
 
@@ -74,7 +72,7 @@ def test_not_finite_of_a_rank_without_a_suspect_points_to_the_others(run):
 def test_not_finite_is_told_also_where_nothing_can_be_written(tmp_path):
     (tmp_path / "failed").write_text("a file where the folder should be")
     suspects = [suspect(0, float("nan"), [4, 9])]
-    error = not_finite(str(tmp_path), 0, step=0, epoch=0, what="loss", suspects=suspects)
+    error = not_finite(str(tmp_path), 0, Trouble(0, 0, "loss", suspects))
     assert "(nodes 4, 9); their nodes could not be written (" in str(error)
     assert "\n" not in str(error)
 

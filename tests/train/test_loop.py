@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from dnformer.config import CheckpointConfig, EvalConfig, OptimConfig, TrainConfig
+from dnformer.driver import Driver
 from dnformer.errors import Stopped, TrainError
 from dnformer.group import Group
-from dnformer.train.loop import Hooks, Loop, Settings, Trouble, seeded
+from dnformer.train.guards import Trouble
+from dnformer.train.loop import Hooks, Loop, Settings, seeded
 from dnformer.train.objectives import ClassObjective
 from dnformer.train.optim import Optim
 from dnformer.train.stages import Stages
@@ -99,11 +101,12 @@ class Recorder:
             self.trouble = found
             return TrainError("not finite")
 
-        return Hooks(
-            evaluate, record, lambda values: self.calls.append(("report",)), save,
-            begin=lambda step: None, pending=lambda: bool(self.notices),
-            attend=lambda: self.notices.pop(0), not_finite=not_finite,
-        )  # fmt: skip
+        driver = Driver(
+            report=lambda values: self.calls.append(("report",)),
+            pending=lambda: bool(self.notices),
+            attend=lambda: self.notices.pop(0),
+        )
+        return Hooks(evaluate, record, save, lambda step: None, not_finite, driver)
 
 
 def make_loop(
