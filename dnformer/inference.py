@@ -1,14 +1,16 @@
 """Exact outputs of a trained model for all nodes: every neighbour, layer by layer.
 
-Each layer runs once over all edges, in ranges of destinations, so the cost is linear in edges and
-layers and the memory is that of a few `[N, C]` tensors and one range.
+Each layer runs once over all edges, the last one over those of the nodes that are asked for, in
+ranges of destinations. So the cost is linear in edges and layers, and the memory is that of a few
+`[N, C]` tensors and one range.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -17,8 +19,11 @@ from dnformer.group import Group
 from dnformer.loader.features import FeatureGather
 from dnformer.loader.source import DenseSource
 from dnformer.nn import Block, DNFormer
+from dnformer.nn.attention import Projected
 from dnformer.nn.topology import Edges
 from dnformer.ops import Topology
+
+Array = npt.NDArray[Any]
 
 
 class RangeLimits(NamedTuple):
@@ -53,7 +58,9 @@ def exact_logits(
 ) -> Tensor:
     """Outputs `[N, K]` on the CPU, equal on all ranks; `exact_embeddings` says the rest."""
     with evaluating(model):
-        return model.classify(exact_embeddings(model, graph, group, limits, source)).cpu()
+        nodes = [torch.arange(graph.num_nodes)]
+        (h,) = exact_embeddings(model, graph, group, nodes, limits, source)
+        return model.classify(h).cpu()
 
 
 @torch.no_grad()
@@ -61,20 +68,29 @@ def exact_embeddings(
     model: DNFormer,
     graph: Graph,
     group: Group,
+    nodes: Sequence[Tensor],
     limits: RangeLimits = _LIMITS,
     source: DenseSource | None = None,
-) -> Tensor:
-    """The last block's outputs `[N, C]` on the model's device, equal on all ranks.
+) -> list[Tensor]:
+    """The last block's outputs `[S, C]` of each of some sets of nodes, equal on all ranks.
+
+    Each set is computed by itself, so that its outputs do not depend on the others in any bit; the
+    blocks before are computed once, and for all nodes.
 
     The ranges are shared out among the ranks. Dense features come from `source`, or straight from
     the store, past the page cache where they do not fit in memory. The model's mode (train or eval)
     is put back as it was.
     """
+    sets = [each.numpy() for each in nodes]
     with evaluating(model):
         h = _embed(model, graph, group, limits.rows, source)
-        for block in model.blocks:
-            h = _layer(block, h, model, graph, group, limits)
-        return h
+        *blocks, last = model.blocks
+        layers = _Layers(model, graph, group, limits)
+        everything = np.arange(graph.num_nodes)
+        for block in blocks:
+            h = layers.run(block, h, block.project(h, 0), everything)
+        projected = last.project(h, 0)
+        return [layers.run(last, h, projected, each) for each in sets]
 
 
 def _embed(
@@ -94,36 +110,51 @@ def _embed(
     return group.sum_(h)
 
 
-def _layer(
-    block: Block, h: Tensor, model: DNFormer, graph: Graph, group: Group, limits: RangeLimits
-) -> Tensor:
-    projected = block.project(h)
-    out = torch.zeros_like(h)
-    for number, rows in enumerate(destination_ranges(graph, limits)):
-        if number % group.world_size == group.rank:
-            edges = _edges(graph, rows, like=h, attributes=model.edge_channels > 0)
-            topology, edge_attr = model.with_self_loops(edges, rows.start)
-            out[rows] = block.attend_range(h, projected, topology, rows, edge_attr=edge_attr)
-    return group.sum_(out)
+class _Layers(NamedTuple):
+    """Runs blocks range by range, over the ranks."""
+
+    model: DNFormer
+    graph: Graph
+    group: Group
+    limits: RangeLimits
+
+    def run(self, block: Block, h: Tensor, projected: Projected, nodes: Array) -> Tensor:
+        """The outputs of `nodes`; `h` and `projected` are of all nodes."""
+        out = h.new_zeros(len(nodes), h.shape[1])
+        ranges = destination_ranges(self.graph.store.colptr, nodes, self.limits)
+        for number, part in enumerate(ranges):
+            if number % self.group.world_size == self.group.rank:
+                ids = torch.from_numpy(nodes[part]).to(h.device)
+                edges = _edges(
+                    self.graph, nodes[part], like=h, attributes=self.model.edge_channels > 0
+                )
+                topology, edge_attr = self.model.with_self_loops(edges, ids)
+                out[part] = block.attend_some(h[ids], projected, topology, edge_attr)
+        return self.group.sum_(out)
 
 
-def destination_ranges(graph: Graph, limits: RangeLimits) -> Iterator[slice]:
-    """Ranges that cover all nodes, each within `limits` or a single node."""
-    colptr, first = graph.store.colptr, 0
-    while first < graph.num_nodes:
-        stop = int(np.searchsorted(colptr, colptr[first] + limits.edges, side="right")) - 1
-        stop = min(max(stop, first + 1), first + limits.rows, graph.num_nodes)
-        yield slice(first, stop)
+def destination_ranges(colptr: Array, nodes: Array, limits: RangeLimits) -> Iterator[slice]:
+    """Ranges that cover `nodes`, each within `limits` or a single node."""
+    ends, first = np.cumsum(colptr[nodes + 1] - colptr[nodes]), 0
+    while first < len(nodes):
+        before = ends[first - 1] if first else 0
+        stop = int(np.searchsorted(ends, before + limits.edges, side="right"))
+        stop = min(max(stop, first + 1), first + limits.rows)
+        yield slice(first, min(stop, len(nodes)))
         first = stop
 
 
-def _edges(graph: Graph, rows: slice, *, like: Tensor, attributes: bool) -> Edges:
-    """The edges that end in `rows`, on the device of `like`, attributes in its dtype."""
+def _edges(graph: Graph, nodes: Array, *, like: Tensor, attributes: bool) -> Edges:
+    """The edges that end in `nodes`, on the device of `like`, attributes in its dtype."""
     store = graph.store
-    colptr = store.colptr[rows.start : rows.stop + 1]
-    part = slice(int(colptr[0]), int(colptr[-1]))
+    first, end = store.colptr[nodes], store.colptr[nodes + 1]
+    colptr = np.zeros(len(nodes) + 1, dtype=np.int64)
+    np.cumsum(end - first, out=colptr[1:])
+    part: slice | Array = slice(int(first[0]), int(end[-1]))
+    if nodes[-1] - nodes[0] + 1 != len(nodes):
+        part = np.repeat(first - colptr[:-1], end - first) + np.arange(colptr[-1])
     topology = Topology(
-        colptr=torch.from_numpy(colptr - colptr[0]).to(like.device),
+        colptr=torch.from_numpy(colptr).to(like.device),
         row=torch.from_numpy(store.row[part].astype(np.int64)).to(like.device),
     )
     if not attributes:

@@ -83,12 +83,26 @@ def test_exact_logits_of_features_read_from_their_file_are_the_same(make_graph, 
 @pytest.mark.parametrize("options", [{}, {"norm": "pre"}], ids=str)
 def test_exact_embeddings_are_what_the_classifier_takes(graph, options):
     model = make_model(**options).train()
-    h = exact_embeddings(model, graph, Group(), RangeLimits(3, 6))
+    (h,) = exact_embeddings(model, graph, Group(), [torch.arange(6)], RangeLimits(3, 6))
     assert h.shape == (6, 8)
     assert model.training
     assert not h.requires_grad
     logits = exact_logits(model, graph, Group(), RangeLimits(3, 6))
     assert torch.equal(model.classify(h), logits)
+
+
+@pytest.mark.parametrize("self_loops", [True, False])
+@pytest.mark.parametrize(("edges", "rows"), [(1, 6), (4, 2), (100, 100)])
+def test_exact_embeddings_of_some_nodes_are_theirs(graph, self_loops, edges, rows):
+    model, limits = make_model(self_loops=self_loops), RangeLimits(edges, rows)
+    sets = [torch.tensor(nodes, dtype=torch.int64) for nodes in ([5, 0, 4], [0], [], [1, 2, 3])]
+    found = exact_embeddings(model, graph, Group(), sets, limits)
+    (everything,) = exact_embeddings(model, graph, Group(), [torch.arange(6)], limits)
+    for nodes, h in zip(sets, found, strict=True):
+        torch.testing.assert_close(h, everything[nodes], rtol=0, atol=1e-12)
+        # in no bit dependent on what else is asked for
+        (alone,) = exact_embeddings(model, graph, Group(), [nodes], limits)
+        assert torch.equal(h, alone)
 
 
 def test_evaluating_puts_the_mode_back_after_an_error():
@@ -116,7 +130,8 @@ def test_exact_logits_use_no_dropout_and_leave_the_mode_alone(graph, training):
 def test_destination_ranges_cover_each_node_once(graph, edges):
     degree = np.diff(graph.store.colptr)
     covered = []
-    for rows in destination_ranges(graph, RangeLimits(edges, rows=4)):
+    colptr, limits = graph.store.colptr, RangeLimits(edges, rows=4)
+    for rows in destination_ranges(colptr, np.arange(6), limits):
         nodes = range(rows.start, rows.stop)
         assert len(nodes) == 1 or (degree[rows].sum() <= edges and len(nodes) <= 4)
         covered += nodes

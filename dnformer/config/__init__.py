@@ -18,6 +18,7 @@ from dnformer.config.places import (
     StorageConfig,
     TrackingConfig,
 )
+from dnformer.config.search import Entry, TuneConfig
 from dnformer.config.training import (
     CheckpointConfig,
     EvalConfig,
@@ -33,6 +34,7 @@ __all__ = [
     "CacheConfig",
     "CheckpointConfig",
     "DataConfig",
+    "Entry",
     "EvalConfig",
     "LoaderConfig",
     "LossConfig",
@@ -43,6 +45,7 @@ __all__ = [
     "StorageConfig",
     "TrackingConfig",
     "TrainConfig",
+    "TuneConfig",
     "load_config",
 ]
 
@@ -66,6 +69,7 @@ class RunConfig(Section):
     cache: CacheConfig = CacheConfig()
     storage: StorageConfig = StorageConfig()
     tracking: TrackingConfig = TrackingConfig()
+    tune: TuneConfig = Field(TuneConfig(), json_schema_extra=RUNTIME)
 
     @field_validator("name")
     @classmethod

@@ -106,7 +106,10 @@ class OptimConfig(Section):
 class TrainConfig(Section):
     """The training loop."""
 
-    epochs: int = Field(200, ge=1, description="epochs at most")
+    epochs: int = Field(200, ge=1, description="epochs at most; schedules are as long")
+    stop_after: int | None = Field(
+        None, ge=1, description="epochs after which it ends before that; null: none"
+    )
     workers: int | tuple[int, int] = Field(
         0,
         description="Ray workers; 0: this process, without Ray; [min, max]: as many of them as the "

@@ -32,10 +32,6 @@ class Projected(NamedTuple):
     v: Float[Tensor, "N H D"]
     w: Float[Tensor, "N R"]
 
-    def destinations(self, rows: slice) -> "Projected":
-        """Only these destinations, beside all sources; views."""
-        return self._replace(q=self.q[rows], u=self.u[rows])
-
 
 class DiffAttention(nn.Module):
     """Differential attention over the edges of a graph, drop-in beside PyG's `TransformerConv`.
@@ -146,14 +142,23 @@ class DiffAttention(nn.Module):
     def project(self, x: Float[Tensor, "N C"], num_dst: int | None = None) -> Projected:
         """All that `attend` needs of the nodes; the first `num_dst`, or all, are destinations."""
         x = _narrowed(x)
-        x_dst = x[:num_dst]
+        q, u = self._project_destinations(x[:num_dst])
         return Projected(
-            q=self.query(x_dst).unflatten(-1, (self.heads, -1)),
-            u=x_dst.new_empty(len(x_dst), 0) if self.lam is None else self.lam.hidden_dst(x_dst),
+            q=q,
+            u=u,
             k=self.key(x).unflatten(-1, (self.heads, -1)),
             v=self.value(x).unflatten(-1, (self.heads, -1)),
             w=x.new_empty(len(x), 0) if self.lam is None else self.lam.hidden_src(x),
         )
+
+    def with_destinations(self, projected: Projected, x: Float[Tensor, "M C"]) -> Projected:
+        """Other destinations, with features `x`, beside the same sources."""
+        q, u = self._project_destinations(_narrowed(x))
+        return projected._replace(q=q, u=u)
+
+    def _project_destinations(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        u = x.new_empty(len(x), 0) if self.lam is None else self.lam.hidden_dst(x)
+        return self.query(x).unflatten(-1, (self.heads, -1)), u
 
     def attend(
         self,

@@ -101,34 +101,38 @@ class Block(nn.Module):
         edge_attr: Float[Tensor, "E A"] | None = None,
     ) -> Float[Tensor, "M C"]:
         """The block on the first M nodes, the topology's destinations, with all N as neighbours."""
-        rows = slice(topology.num_dst)
-        projected = self.project(h, rows.stop)
-        return self.attend_range(h, projected, topology, rows, edge_attr=edge_attr)
+        num_dst = topology.num_dst
+        return self._of_destinations(h[:num_dst], self.project(h, num_dst), topology, edge_attr)
 
     def project(self, h: Float[Tensor, "N C"], num_dst: int | None = None) -> Projected:
         """All that attention needs of the nodes; the first `num_dst`, or all, are destinations."""
-        return self.attention.project(self.norm1(h) if self.pre else h, num_dst)
+        return self.attention.project(self._into_attention(h), num_dst)
 
-    def attend_range(
+    def attend_some(
         self,
-        h: Float[Tensor, "N C"],
+        h: Float[Tensor, "M C"],
         projected: Projected,
         topology: Topology,
-        rows: slice,
-        *,
         edge_attr: Float[Tensor, "E A"] | None = None,
     ) -> Float[Tensor, "M C"]:
-        """The block on a range of nodes, so that a large graph can go range by range.
+        """The block on some of the nodes, so that a large graph can go part by part.
 
         Args:
-            h: the block's input.
-            projected: of all nodes, `project(h)`.
-            topology: the edges that end in the range, its destinations counted from 0.
-            rows: the range.
+            h: the block's input, of these nodes.
+            projected: of all nodes as sources, `project(h, 0)`.
+            topology: the edges that end in these nodes, destinations counted from 0.
             edge_attr: of the topology's edges.
         """
-        h = h[rows]
-        attended = self.attention.attend(projected.destinations(rows), topology, edge_attr)
+        projected = self.attention.with_destinations(projected, self._into_attention(h))
+        return self._of_destinations(h, projected, topology, edge_attr)
+
+    def _into_attention(self, h: Tensor) -> Tensor:
+        return self.norm1(h) if self.pre else h
+
+    def _of_destinations(
+        self, h: Tensor, projected: Projected, topology: Topology, edge_attr: Tensor | None
+    ) -> Tensor:
+        attended = self.attention.attend(projected, topology, edge_attr)
         h = h + self.dropout(attended)
         if self.pre:
             out: Tensor = h + self.dropout(self.ffn(self.norm2(h)))

@@ -199,12 +199,12 @@ class DNFormer(nn.Module):
         # on the CPU autocast would leave the loss's softmax in 16 bits
         return scores.to(self.head.weight.dtype)
 
-    def with_self_loops(self, edges: Edges, first_dst: int = 0) -> Edges:
+    def with_self_loops(self, edges: Edges, nodes: Tensor | None = None) -> Edges:
         """The edges as the blocks take them: with loops, where the model has them.
 
-        Destination i is the source node `first_dst + i`.
+        Destination i is the source node `nodes[i]`, or i.
         """
-        return add_self_loops(edges, first_dst=first_dst) if self.self_loops else edges
+        return add_self_loops(edges, nodes) if self.self_loops else edges
 
     def _check_counts(
         self, nodes: list[int], edges: list[int], *, num_nodes: int, num_edges: int

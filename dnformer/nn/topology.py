@@ -89,20 +89,22 @@ def _offsets(counts: Tensor) -> Tensor:
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
 
-def add_self_loops(edges: Edges, *, first_dst: int = 0) -> Edges:
+def add_self_loops(edges: Edges, nodes: Int[Tensor, " M"] | None = None) -> Edges:
     """The graph with one loop at the end of each group that has none, in O(M + E).
 
     Attributes get one more column: 1 for an added loop, whose others are 0, and 0 for the graph's
     own edges, loops among them.
 
     Args:
-        edges: destination i is the source node `first_dst + i`.
-        first_dst: above 0 where the destinations are a range in the middle of the sources.
+        edges: of M destinations.
+        nodes: the source node that each of them is; None: the first M, in order.
     """
     topology, attr = edges
     dst = topology.dst()  # [E]
     missing = torch.ones(topology.num_dst, dtype=torch.bool, device=dst.device)
-    missing[dst[topology.row == dst + first_dst]] = False
+    if nodes is None:
+        nodes = torch.arange(topology.num_dst, device=dst.device)
+    missing[dst[topology.row == nodes[dst]]] = False
     added = _offsets(missing.long())  # [M+1], loops before each group
     colptr = topology.colptr + added
     row = topology.row.new_empty(topology.num_edges + int(added[-1]))
@@ -110,7 +112,7 @@ def add_self_loops(edges: Edges, *, first_dst: int = 0) -> Edges:
     row[position] = topology.row
     looped = missing.nonzero().squeeze(1)
     loop_position = colptr[looped + 1] - 1
-    row[loop_position] = looped + first_dst
+    row[loop_position] = nodes[looped]
     if attr is not None:
         widened = attr.new_zeros(len(row), attr.shape[1] + 1)
         widened[position, :-1] = attr

@@ -65,13 +65,12 @@ class Evaluator:
 
     def _exact(self, nodes: dict[str, Tensor]) -> Metrics:
         source = self._features.source if self._features else None
-        h = exact_embeddings(self._model, self._graph, self._group, source=source)
-        # split by split, so that a split's figures do not depend on which others are asked for
+        outputs = exact_embeddings(
+            self._model, self._graph, self._group, list(nodes.values()), source=source
+        )
         return {
-            name: self.objective.evaluate(
-                self._model.classify(h[of.to(h.device)]).cpu(), target_of(self._graph, of)
-            )
-            for name, of in nodes.items()
+            name: self.objective.evaluate(self._model.classify(h).cpu(), target_of(self._graph, of))
+            for (name, of), h in zip(nodes.items(), outputs, strict=True)
         }
 
     def _sampled(self, nodes: Tensor, options: LoaderConfig) -> dict[str, float]:

@@ -47,14 +47,15 @@ def test_forward_prefix_of_destinations(norm: str) -> None:
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_attend_range_covers_whole(norm: str) -> None:
+def test_attend_some_covers_whole(norm: str) -> None:
     block, h = block_of(norm=norm).eval(), features(width=6)
-    projected = block.project(h)
+    projected = block.project(h, 0)
     parts = []
     for start, stop in ((0, 1), (1, 5), (5, 8)):
         # loops are added range by range too
-        part = add_self_loops(Edges(part_of(TOPOLOGY, start, stop)), first_dst=start).topology
-        parts.append(block.attend_range(h, projected, part, slice(start, stop)))
+        nodes = torch.arange(start, stop)
+        part = add_self_loops(Edges(part_of(TOPOLOGY, start, stop)), nodes).topology
+        parts.append(block.attend_some(h[nodes], projected, part))
     whole = block(h, add_self_loops(Edges(TOPOLOGY)).topology)
     torch.testing.assert_close(torch.cat(parts), whole)
 

@@ -105,12 +105,13 @@ def test_layers_by_range_equal_forward(norm: str, self_loops: bool) -> None:
     h = torch.cat([model.embed(x[:5]), model.embed(x[5:])])
     assert h.shape == (8, model.hidden_channels)
     for block in model.blocks:
-        projected, parts = block.project(h), []
+        projected, parts = block.project(h, 0), []
         for rows in (slice(0, 3), slice(3, 4), slice(4, 8)):
+            nodes = torch.arange(rows.start, rows.stop)
             colptr = whole.colptr[rows.start : rows.stop + 1]
             topology = Topology(colptr - colptr[0], whole.row[colptr[0] : colptr[-1]])
-            topology, _ = model.with_self_loops(Edges(topology), rows.start)
-            parts.append(block.attend_range(h, projected, topology, rows))
+            topology, _ = model.with_self_loops(Edges(topology), nodes)
+            parts.append(block.attend_some(h[nodes], projected, topology))
         h = torch.cat(parts)
     torch.testing.assert_close(model.classify(h), model(x, EDGES))
 

@@ -79,10 +79,10 @@ def test_add_self_loops_marks_them_in_a_column_of_attributes() -> None:
     assert found[:, 1].tolist() == [0, 1, 0, 0, 0, 0, 0, 1, 1]
 
 
-def test_add_self_loops_range() -> None:
+def test_add_self_loops_of_some_nodes() -> None:
     # destinations 4 and 5 of a larger graph: an edge from node 0 to its first is no loop
     topology = Topology(torch.tensor([0, 2, 4]), torch.tensor([0, 1, 5, 3]))
-    found = add_self_loops(Edges(topology), first_dst=4).topology
+    found = add_self_loops(Edges(topology), torch.tensor([4, 5])).topology
     assert found.colptr.tolist() == [0, 3, 5]
     assert found.row.tolist() == [0, 1, 4, 5, 3]
 
