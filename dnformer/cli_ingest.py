@@ -144,7 +144,7 @@ def ingest(  # noqa: PLR0913 - one parameter an option
 def _ray_session() -> AbstractContextManager[None]:
     from dnformer.ray_runtime import Resources, session
 
-    return session(Resources(1, 1, use_gpu=False, object_store_bytes=None), say)
+    return session(Resources(1, 1, object_store_bytes=None), say)
 
 
 _COMMON = {

@@ -135,7 +135,7 @@ def run(settings: Settings, *, say: Callable[[str], None]) -> Findings:
             say(f"making a graph of {settings.nodes:,} nodes")
             _make_graph(uri, settings.nodes)
         fingerprint = read_manifest(storage.absolute(uri)).fingerprint
-        with ray_runtime.session(ray_runtime.Resources(TWO.workers, 1, False), say):
+        with ray_runtime.session(ray_runtime.Resources(TWO.workers, 1), say):
 
             def train(contender: Contender, turn: int) -> Timed:
                 say(f"round {turn + 1} of {settings.repeats}: {contender.impl}")
@@ -203,7 +203,7 @@ def _train(config: RunConfig, fingerprint: str, contender: Contender) -> Timed:
         # only here: Ray takes its environment when it is imported
         from dnformer.ray_runtime.workers import Policy, run_workers
 
-        resources = ray_runtime.Resources(contender.workers, 1, False)
+        resources = ray_runtime.Resources(contender.workers, 1)
         timed: Timed = run_workers(
             train_timed, job, resources=resources, folder=job.run, policy=Policy()
         )

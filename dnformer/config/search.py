@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from dnformer.parsing import Section
+from dnformer.parsing import RUNTIME, Section
 
 _KINDS = ("choice", "int", "logint", "uniform", "loguniform")
 
@@ -63,7 +63,9 @@ class TuneConfig(Section):
 
     one_value: ClassVar[bool] = True
 
-    num_trials: int = Field(20, ge=1, description="configs that are tried; a grid: at most")
+    num_trials: int = Field(
+        20, ge=1, description="configs that are tried; a grid: at most", json_schema_extra=RUNTIME
+    )
     search: Literal["random", "grid", "optuna"] = Field(
         "optuna", description="optuna: multivariate TPE, which learns from the trials before"
     )
@@ -86,12 +88,11 @@ class TuneConfig(Section):
     )
     brackets: int = Field(3, ge=1, description="brackets of hyperband")
     max_concurrent: int | None = Field(
-        None, ge=1, description="trials at a time; null: as many as the cluster has room for"
+        None,
+        ge=1,
+        description="trials at a time; null: as many as the cluster has room for",
+        json_schema_extra=RUNTIME,
     )
-    gpu_share: float = Field(
-        1, gt=0, le=1, description="share of a GPU of each worker where train.use_gpu is on"
-    )
-    max_failures: int = Field(3, ge=0, description="times that a lost trial is started again")
     space: dict[str, Entry] = Field(
         {}, description="by dotted path of the config: model.heads: {choice: [1, 2, 4]}"
     )

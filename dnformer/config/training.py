@@ -117,6 +117,13 @@ class TrainConfig(Section):
         json_schema_extra=RUNTIME,
     )
     use_gpu: bool = Field(False, description="one GPU a worker", json_schema_extra=RUNTIME)
+    gpu_share: float = Field(
+        1,
+        gt=0,
+        le=1,
+        description="share of that GPU: below 1, several workers under Ray share it",
+        json_schema_extra=RUNTIME,
+    )
     micro_batches: int | None = Field(
         None,
         ge=1,

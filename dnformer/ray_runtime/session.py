@@ -40,14 +40,14 @@ class Resources:
     Attributes:
         num_workers: workers at most.
         cpus: CPU cores of each.
-        use_gpu: one GPU for each.
+        gpus: GPUs of each, or the share of one.
         min_workers: with fewer it waits for more; None: for all.
         object_store_bytes: of a Ray that we start; None: as much as Ray takes by itself.
     """
 
     num_workers: int
     cpus: int
-    use_gpu: bool
+    gpus: float = 0
     object_store_bytes: int | None = 128 << 20
     min_workers: int | None = None
 
@@ -166,12 +166,12 @@ def _join(ray: Any) -> None:
 
 def _check_resources(ray: Any, needed: Resources, say: Callable[[str], None]) -> None:
     have = ray.cluster_resources()
-    for name, each in (("CPU", needed.cpus), ("GPU", int(needed.use_gpu))):
-        want, found = needed.least * each, have.get(name, 0)
+    for name, each in (("CPU", needed.cpus), ("GPU", needed.gpus)):
+        want, found = round(needed.least * each, 6), have.get(name, 0)
         if want <= found:
             continue
         arithmetic = (
-            f"{needed.least} workers need {needed.least} x {each} = {want} {name}, "
+            f"{needed.least} workers need {needed.least} x {each:g} = {want:g} {name}, "
             f"the cluster has {found:g}"
         )
         if not os.environ.get("RAY_ADDRESS"):

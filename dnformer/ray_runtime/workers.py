@@ -94,12 +94,13 @@ def _trainer(
         train_loop_config=config,
         scaling_config=ScalingConfig(
             num_workers=high if low == high else (low, high),
-            use_gpu=resources.use_gpu,
-            resources_per_worker={"CPU": resources.cpus, "GPU": int(resources.use_gpu)},
+            use_gpu=resources.gpus > 0,
+            resources_per_worker={"CPU": resources.cpus, "GPU": resources.gpus},
             elastic_resize_monitor_interval_s=_RESIZE_EVERY_S,
         ),
         torch_config=TorchConfig(
-            backend="nccl" if resources.use_gpu else "gloo",
+            # NCCL takes no two workers on one GPU
+            backend="nccl" if resources.gpus >= 1 else "gloo",
             timeout_s=max(1, round(policy.collective_timeout_s)),
         ),
         run_config=RunConfig(

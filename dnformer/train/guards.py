@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, final
 
 from torch import Tensor
 
-from dnformer import storage
+from dnformer import group, storage
 from dnformer.errors import DNFormerError, TrainError
 from dnformer.train.stages import Current, Stages
 
@@ -22,7 +22,8 @@ _FOLDER = "failed"
 _SHOWN_NODES = 8
 # the longest that a thread sleeps between two looks, and that stacks may take to be written
 _POLL_S, _WRITE_S = 1.0, 10.0
-_COLLECTIVES = "/torch/distributed/"
+# every sum over the ranks is in one of its frames, also one whose wait is no Python
+_COLLECTIVES = group.__file__
 
 
 class Suspect(NamedTuple):
@@ -125,7 +126,7 @@ class Watchdog:
         say: takes a line.
 
     Attributes:
-        step: steps done; the loop sets it.
+        step: steps done.
     """
 
     def __init__(
@@ -137,6 +138,10 @@ class Watchdog:
         self._watched = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="dnformer-watchdog", daemon=True)
+
+    def begin(self, step: int) -> None:
+        """A step begins, after so many."""
+        self.step = step
 
     def __enter__(self) -> "Watchdog":
         self._watched = threading.get_ident()
@@ -201,11 +206,11 @@ def _named(stage: str) -> str:
 
 
 def _in_collective(thread: int) -> bool:
-    """Whether a thread is inside torch.distributed."""
+    """Whether a thread waits for the other ranks."""
     frame = sys._current_frames().get(thread)
     if frame is None:
         return False
-    return any(_COLLECTIVES in each.f_code.co_filename for each, _ in traceback.walk_stack(frame))
+    return any(each.f_code.co_filename == _COLLECTIVES for each, _ in traceback.walk_stack(frame))
 
 
 def _stacks() -> Iterator[str]:

@@ -16,6 +16,7 @@ from dnformer.errors import CheckpointError, DataError
 from dnformer.group import Group
 from dnformer.train.build import device_for
 from dnformer.train.checkpoints import newest_checkpoint
+from dnformer.train.gate import Gate
 from dnformer.train.objectives import main_metric, monitor_for, shown
 from dnformer.train.run import Attempt, Run, Start, portable, read_result, read_run, run_uri
 from dnformer.train.signals import stopper
@@ -47,13 +48,20 @@ class Progress:
     record: Callable[[Record], None] = field(default=_silent)
 
 
-def train(config: RunConfig, *, start: Start = "any", progress: Progress | None = None) -> Result:
+def train(
+    config: RunConfig,
+    *,
+    start: Start = "any",
+    progress: Progress | None = None,
+    gate: Gate | None = None,
+) -> Result:
     """Trains a run to its end, from its newest checkpoint if it has one.
 
     Args:
         config: the run.
         start: "fresh" forgets what the run's folder holds; "resume" refuses one without checkpoint.
         progress: who is told how it goes.
+        gate: who may end it early.
 
     Returns:
         `run`, `epochs`, `best_epoch`, `seconds`, and `val` and `test` metrics at the best epoch.
@@ -67,7 +75,7 @@ def train(config: RunConfig, *, start: Start = "any", progress: Progress | None 
     storage.configure(config.storage)
     manifest = read_manifest(storage.absolute(config.data.uri))
     fingerprint = manifest.fingerprint
-    with Run(_decided(config, manifest), fingerprint, start=start) as run:
+    with Run(decided(config, manifest), fingerprint, start=start) as run:
         for warning in run.warnings:
             progress.say(f"warning: {warning}")
         found = run.result()
@@ -78,13 +86,13 @@ def train(config: RunConfig, *, start: Start = "any", progress: Progress | None 
             raise CheckpointError(f"{run.uri} has no checkpoint to resume; leave out --resume")
         if run.config.loader.sampler == "pyg-lib":
             progress.say("warning: pyg-lib's draws are not reproducible, nor is a resumed run")
-        job = Job(portable(run.config), fingerprint, run.attempt)
+        job = Job(portable(run.config), fingerprint, run.attempt, gate)
         result = _run(run.config, job, progress)
         run.finish(result)
         return result
 
 
-def _decided(config: RunConfig, manifest: Manifest) -> RunConfig:
+def decided(config: RunConfig, manifest: Manifest) -> RunConfig:
     """`config` with what follows from the dataset spelt out: its split and what is monitored."""
     position = pick_target(manifest, config.data.label, config.data.uri)
     if position is None:
@@ -102,14 +110,14 @@ def _run(config: RunConfig, job: Job, progress: Progress) -> Result:
         group = Group(device=device_for(train.use_gpu))
         with stopper(progress.say) as told:
             return run_worker(job, group, Driver(progress.record, told.pending, told.attend))
-    resources = _resources(config)
-    with ray_runtime.session(resources, progress.say), _followed(job, progress):
+    needed = resources(config)
+    with ray_runtime.session(needed, progress.say), _followed(job, progress):
         # only now: Ray takes its environment when it is imported
         from dnformer.ray_runtime.workers import Policy, run_workers
 
         progress.say(f"starting {_range(train)} worker(s)")
         result: Result = run_workers(
-            run_worker, job, resources=resources, folder=job.run,
+            run_worker, job, resources=needed, folder=job.run,
             policy=Policy(train.max_failures, train.collective_timeout_s),
         )  # fmt: skip
         return result
@@ -120,10 +128,12 @@ def _range(train: TrainConfig) -> str:
     return str(high) if low == high else f"{low} to {high}"
 
 
-def _resources(config: RunConfig) -> ray_runtime.Resources:
+def resources(config: RunConfig) -> ray_runtime.Resources:
+    """What the workers of a run need."""
     train = config.train
+    gpus = train.gpu_share if train.use_gpu else 0
     return ray_runtime.Resources(
-        train.max_workers, train.threads or 1, train.use_gpu, min_workers=train.min_workers
+        train.max_workers, train.threads or 1, gpus, min_workers=train.min_workers
     )
 
 
@@ -203,7 +213,7 @@ def _one_session(config: RunConfig, progress: Progress) -> Iterator[None]:
     if config.train.max_workers == 0:
         yield
         return
-    with ray_runtime.session(_resources(config), progress.say):
+    with ray_runtime.session(resources(config), progress.say):
         yield
 
 

@@ -46,6 +46,7 @@ class Hooks(NamedTuple):
         evaluate: validation metrics, equal on all ranks.
         record: takes each record of metrics.
         save: publishes a checkpoint of the state; rank 0 decides alone when time is up for one.
+        enough: whether the run is to end after so many epochs; asked before each further one.
         begin: a step begins.
         not_finite: the error of a step that is not finite.
         driver: is told each record, after the checkpoint that belongs to it, if there is one.
@@ -54,6 +55,7 @@ class Hooks(NamedTuple):
     evaluate: Callable[[], dict[str, float]]
     record: Callable[[Record], None]
     save: Callable[[], None]
+    enough: Callable[[int], bool]
     begin: Callable[[int], None]
     not_finite: Callable[[Trouble], TrainError]
     driver: Driver
@@ -129,7 +131,7 @@ class Loop:
         self.steps_per_epoch = -(-len(loader) // self._micro_batches)
         self._meter = Meter(stages, loader, group)
         self._span = Span(self._meter.mark(), [])
-        self._saved_at = time.monotonic()
+        self._saved_at, self._saved_step = time.monotonic(), state.steps_done
         self._grad_norm, self._owed = 0.0, False
         sums = len(self._zeros())
         fits = all(len(found) in (0, sums) for found in (state.totals, state.recent))
@@ -144,7 +146,13 @@ class Loop:
         """Whether there is nothing left to train."""
         patience = self._settings.train.patience
         stale = patience is not None and self.state.stale >= patience
-        return stale or self.state.epoch >= self._settings.train.epochs
+        return stale or self.state.epoch >= self._epochs
+
+    @property
+    def _epochs(self) -> int:
+        """Epochs at most."""
+        train = self._settings.train
+        return min(train.epochs, train.stop_after or train.epochs)
 
     def run(self) -> None:
         """Trains to the end.
@@ -153,8 +161,10 @@ class Loop:
             TrainError: the loss or a gradient is not finite.
             Stopped: it was told to stop; the state is saved.
         """
-        while not self.done:
+        while not self.done and not self._hooks.enough(self.state.epoch):
             self._epoch()
+        if self._saved_step != self.state.steps_done:
+            self._save()
 
     def _mine(self, step: int) -> list[int]:
         """This rank's micro-batches of a step of the epoch."""
@@ -298,7 +308,7 @@ class Loop:
     def _save(self) -> None:
         with self._stages.timed("checkpoint"):
             self._hooks.save()
-        self._saved_at = time.monotonic()
+        self._saved_at, self._saved_step = time.monotonic(), self.state.steps_done
 
     def _end_epoch(self, span: "Span") -> None:
         state, epoch = self.state, self.state.epoch
@@ -325,7 +335,7 @@ class Loop:
 
     def _evaluate(self, epoch: int) -> dict[str, float]:
         """Validates where that is due; keeps the weights if they are the best."""
-        state, last = self.state, epoch + 1 >= self._settings.train.epochs
+        state, last = self.state, epoch + 1 >= self._epochs
         if (epoch + 1) % self._settings.evaluation.every_epochs and not last:
             return {}
         with state.optim.averaged():

@@ -1,7 +1,6 @@
 """What each worker of a run does, in this process or under Ray: build, restore, train, evaluate."""
 
 import sys
-from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -12,13 +11,14 @@ import torch
 from dnformer import storage
 from dnformer.config import RunConfig
 from dnformer.driver import Driver, Record
-from dnformer.errors import CheckpointError, ConfigError, TrainError
+from dnformer.errors import CheckpointError, ConfigError
 from dnformer.group import Group
 from dnformer.parsing import parse
 from dnformer.train.build import build_loader, build_parts, open_run_graph
 from dnformer.train.checkpoints import Meta, newest_checkpoint, read_checkpoint
 from dnformer.train.evaluate import Evaluator, Metrics
-from dnformer.train.guards import Trouble, Watchdog, not_finite
+from dnformer.train.gate import Gate
+from dnformer.train.guards import Watchdog, not_finite
 from dnformer.train.loop import Hooks, Loop, Settings
 from dnformer.train.objectives import Objective, monitor_for
 from dnformer.train.run import Attempt
@@ -35,11 +35,13 @@ class Job:
         config: the decided config, as `RunConfig.dump` gives it.
         fingerprint: of the dataset.
         attempt: the start that it belongs to, as its driver took it.
+        gate: who ends it early, if anyone does.
     """
 
     config: dict[str, Any]
     fingerprint: str
     attempt: Attempt
+    gate: Gate | None = None
 
     @property
     def run(self) -> str:
@@ -79,7 +81,6 @@ def run_worker(job: Job, group: Group, driver: Driver) -> dict[str, Any]:
             writer = stack.enter_context(Writer(config, meta, attempt, parts.state, start))
         watch = stack.enter_context(_watchdog(config, job.run, stages, group.rank))
         driver.report(start)
-        trouble = partial(not_finite, job.run, group.rank)
         monitor = monitor_for(graph.target, config.train.monitor)
         train = config.train.model_copy(update={"monitor": monitor})
         loop = Loop(
@@ -87,7 +88,15 @@ def run_worker(job: Job, group: Group, driver: Driver) -> dict[str, Any]:
             build_loader(config, graph, parts, group.device),
             group,
             settings=Settings(train, config.eval, config.checkpoint),
-            hooks=_hooks(parts.evaluator, writer, driver, watch, trouble),
+            hooks=Hooks(
+                partial(_validation, parts.evaluator),
+                record=writer.record if writer else _nothing,
+                save=writer.save if writer else _nothing,
+                enough=partial(_enough, job.gate, group),
+                begin=watch.begin if watch else _nothing,
+                not_finite=partial(not_finite, job.run, group.rank),
+                driver=driver,
+            ),
             objective=parts.objective,
             weights=parts.seeds.weights,
             stages=stages,
@@ -144,28 +153,18 @@ def _refuse_foreign(meta: Meta, config: RunConfig, job: Job) -> None:
         )
 
 
-def _hooks(
-    evaluator: Evaluator,
-    writer: Writer | None,
-    driver: Driver,
-    watch: Watchdog | None,
-    not_finite: Callable[[Trouble], TrainError],
-) -> Hooks:
-    def evaluate() -> dict[str, float]:
-        return {f"val/{name}": value for name, value in evaluator(["val"])["val"].items()}
+def _nothing(*told: Any) -> None:
+    pass
 
-    def begin(step: int) -> None:
-        if watch is not None:
-            watch.step = step
 
-    return Hooks(
-        evaluate,
-        record=writer.record if writer else lambda record: None,
-        save=writer.save if writer else lambda: None,
-        begin=begin,
-        not_finite=not_finite,
-        driver=driver,
-    )
+def _validation(evaluator: Evaluator) -> dict[str, float]:
+    return {f"val/{name}": value for name, value in evaluator(["val"])["val"].items()}
+
+
+def _enough(gate: Gate | None, group: Group, epochs: int) -> bool:
+    if gate is None or epochs not in gate.milestones:
+        return False
+    return group.any(group.rank == 0 and gate.stops(epochs))
 
 
 def _watchdog(
@@ -191,6 +190,7 @@ def finish(run: str, state: TrainState, evaluator: Evaluator) -> dict[str, Any]:
         "epochs": state.epoch,
         "best_epoch": state.best_epoch,
         "seconds": state.seconds,
+        "parameters": sum(p.numel() for p in state.model.parameters() if p.requires_grad),
         **metrics,
     }
 

@@ -48,7 +48,7 @@ def shown(port: int) -> dict[str, float]:
 
 @pytest.mark.ray
 def test_gauges_are_on_the_metrics_page_of_the_node():
-    with session(Resources(1, 1, use_gpu=False), lambda text: None):
+    with session(Resources(1, 1), lambda text: None):
         import ray
 
         task = ray.remote(worker(json.loads(json.dumps(RECORD)))).remote()

@@ -47,7 +47,7 @@ def said() -> list[str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def ray(said) -> Iterator[ModuleType]:
-    with session(Resources(2, 1, use_gpu=False), said.append):
+    with session(Resources(2, 1), said.append):
         # only now: Ray takes its environment when it is imported
         from dnformer.ray_runtime import workers
 
@@ -80,12 +80,12 @@ def test_session_says_what_is_going_on_and_leaves_no_token_file(said, tmp_path):
 def test_session_inside_a_session_checks_what_is_there(said):
     with (
         pytest.raises(ConfigError, match=r"9 workers need 9 x 4 = 36 CPU, the cluster has"),
-        session(Resources(9, 4, use_gpu=False), said.append),
+        session(Resources(9, 4), said.append),
     ):
         pass
     with (
         pytest.raises(ConfigError, match=r"1 workers need 1 x 1 = 1 GPU, the cluster has 0"),
-        session(Resources(1, 1, use_gpu=True), said.append),
+        session(Resources(1, 1, gpus=1), said.append),
     ):
         pass
 
@@ -94,7 +94,7 @@ def test_run_workers_gives_what_rank_0_returned(ray, tmp_path):
     result = ray.run_workers(
         add_up,
         {"add": 1},
-        resources=Resources(2, 1, use_gpu=False),
+        resources=Resources(2, 1),
         folder=str(tmp_path),
         policy=ray.Policy(),
     )
@@ -102,7 +102,7 @@ def test_run_workers_gives_what_rank_0_returned(ray, tmp_path):
 
 
 def test_run_workers_raises_the_workers_own_error(ray, tmp_path):
-    resources = Resources(2, 1, use_gpu=False)
+    resources = Resources(2, 1)
     with pytest.raises(DataError, match=r"^row 7 is bad$"):
         ray.run_workers(
             refuse, "row 7 is bad", resources=resources, folder=str(tmp_path / "a"),
@@ -126,7 +126,7 @@ def test_run_workers_passes_on_ctrl_c_and_gives_the_handler_back(ray, tmp_path):
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         ray.run_workers(
-            press_ctrl_c, os.getpid(), resources=Resources(2, 1, use_gpu=False),
+            press_ctrl_c, os.getpid(), resources=Resources(2, 1),
             folder=str(tmp_path), policy=ray.Policy(),
         )  # fmt: skip
     assert signal.getsignal(signal.SIGINT) is before

@@ -83,6 +83,7 @@ class Recorder:
         self.state: TrainState | None = None
         self.trouble: Trouble | None = None
         self.notices: list[str] = []
+        self.ends: set[int] = set()  # epochs done after which it is enough
 
     def hooks(self) -> Hooks:
         def evaluate() -> dict[str, float]:
@@ -106,7 +107,9 @@ class Recorder:
             pending=lambda: bool(self.notices),
             attend=lambda: self.notices.pop(0),
         )
-        return Hooks(evaluate, record, save, lambda step: None, not_finite, driver)
+        return Hooks(
+            evaluate, record, save, self.ends.__contains__, lambda step: None, not_finite, driver
+        )
 
 
 def make_loop(
@@ -244,6 +247,32 @@ def test_loop_stops_when_patience_is_out_and_keeps_the_best():
     loop.run()
     assert loop.state.epoch == 4
     assert (loop.state.best_epoch, loop.state.best_value, loop.state.best_step) == (1, 0.7, 8)
+
+
+def test_loop_ends_where_it_is_enough_and_saves_what_is_not_saved():
+    recorder = Recorder()
+    recorder.ends = {2}
+    loop = make_loop(recorder, epochs=5, checkpoint=CheckpointConfig(every_epochs=4))
+    loop.run()
+    assert loop.state.epoch == 2
+    assert [call[0] for call in recorder.calls].count("save") == 1
+    assert recorder.calls[-1] == ("save", 2, 0, 8)
+    # going on from there it is still enough, and nothing is to be saved
+    recorder.calls.clear()
+    loop.run()
+    assert recorder.calls == []
+
+
+def test_loop_that_stops_after_an_epoch_keeps_to_the_longer_schedule():
+    rates = []
+    for train in ({"epochs": 4}, {"epochs": 4, "stop_after": 2}, {"epochs": 2}):
+        recorder = Recorder()
+        loop = make_loop(recorder, optim=OptimConfig(schedule="cosine"), **train)
+        loop.run()
+        rates.append([record["lr"] for record in recorder.records])
+    assert rates[1] == rates[0][:2]
+    assert rates[1] != rates[2]
+    assert recorder.calls[-2][0] == "save"
 
 
 def test_loop_monitors_the_lowest_loss():

@@ -41,7 +41,7 @@ SMALL = Sizes(unit_rows=1, range_ids=40, task_bytes=2_000_000, part_bytes=4_000)
 @pytest.fixture(scope="module")
 def ray(s3: str) -> Iterator[None]:
     """A session whose processes know the way to the S3 of the tests, which is there before."""
-    with session(Resources(2, 1, use_gpu=False), lambda text: None):
+    with session(Resources(2, 1), lambda text: None):
         yield
 
 

@@ -1,0 +1,234 @@
+"""Runs trials with Ray Tune: it places them, starts lost ones again, and passes on what they tell.
+
+What is tried, what is judged and what is kept is decided by the `Source`. Tune's own state is
+written to a folder that is thrown away, and is never read.
+"""
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable
+from typing import Any, Protocol, final
+
+from dnformer import ray_runtime
+from dnformer.errors import BackendError, ConfigError
+from dnformer.tune.trial import Message, Task, run_trial
+
+_SETTINGS = {
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    # its state is thrown away; once at the end is enough
+    "TUNE_GLOBAL_CHECKPOINT_S": "1e6",
+    "RAY_AIR_NEW_OUTPUT": "0",
+}
+# bytes of memory that a trial's driver asks for: Ray places nothing that asks for nothing
+_NEXT_TO_NOTHING = 1
+_MESSAGE = "message"
+
+Trainable = Callable[[Task, Callable[[Message], None]], None]
+
+
+class Source(Protocol):
+    """Where trials come from and what they tell; all is called in the driver, one at a time."""
+
+    def next_task(self) -> Task | None:
+        """The next trial; None: there is none left."""
+
+    def told(self, number: int, message: Message) -> None:
+        """A trial told something; it waits until this returns."""
+
+    def lost(self, number: int, reason: str) -> None:
+        """A trial's process was lost too often."""
+
+    def tick(self) -> None:
+        """Called about every second."""
+
+
+def room_for(needed: ray_runtime.Resources, wanted: int | None) -> tuple[int, str]:
+    """How many trials go on at a time, and the arithmetic of it; inside a session.
+
+    Args:
+        needed: by the workers of one trial.
+        wanted: no more than so many; None: as many as there is room for.
+
+    Raises:
+        ConfigError: there is room for less than one, or than what is wanted.
+    """
+    import ray
+
+    have = ray.cluster_resources()
+    found = math.inf
+    terms = []
+    for name, each in (("CPU", needed.cpus), ("GPU", needed.gpus)):
+        if each:
+            of_trial = needed.num_workers * each
+            fit = math.floor(have.get(name, 0) / of_trial + 1e-9)
+            terms.append(
+                f"{have.get(name, 0):g} {name} / ({needed.num_workers} x {each:g}) = {fit}"
+            )
+            found = min(found, fit)
+    arithmetic = ", ".join(terms)
+    if found < (wanted or 1):
+        raise ConfigError(
+            f"the cluster has room for {found} trials at a time ({arithmetic}), not for "
+            f"{wanted or 1}; lower train.workers, train.threads or tune.max_concurrent"
+        )
+    return int(min(found, wanted or found)), arithmetic
+
+
+def run_trials(
+    source: Source,
+    *,
+    needed: ray_runtime.Resources,
+    own_group: bool,
+    at_a_time: int,
+    max_failures: int,
+    trainable: Trainable = run_trial,
+) -> None:
+    """Runs all trials of `source`; inside a session.
+
+    Args:
+        source: of the trials.
+        needed: by the workers of a trial.
+        own_group: its workers are Ray Train's; its own process then reserves next to nothing.
+        at_a_time: trials that go on at once.
+        max_failures: times that a trial whose process was lost is started again.
+        trainable: an importable function, what a trial does.
+
+    Raises:
+        BackendError: Ray Tune failed.
+        DNFormerError: what `source` raised.
+    """
+    os.environ.update({name: value for name, value in _SETTINGS.items() if name not in os.environ})
+    from ray import tune
+
+    state = _State(source)
+    bundle = {"CPU": float(needed.cpus), "GPU": float(needed.gpus)}
+    if own_group:
+        bundle = {"memory": float(_NEXT_TO_NOTHING)}
+
+    def train(config: dict[str, Any]) -> None:
+        # as text: Tune flattens what is nested
+        trainable(config["task"], lambda told: tune.report({_MESSAGE: json.dumps(told)}))
+
+    with tempfile.TemporaryDirectory(prefix="dnformer-tune-") as folder:
+        tuner = tune.Tuner(
+            tune.with_resources(
+                train, tune.PlacementGroupFactory([{k: v for k, v in bundle.items() if v}])
+            ),
+            tune_config=tune.TuneConfig(
+                num_samples=-1,
+                search_alg=_searcher(state),
+                scheduler=_scheduler(state),
+                max_concurrent_trials=at_a_time,
+                # a new process loads torch anew
+                reuse_actors=True,
+            ),
+            run_config=tune.RunConfig(
+                name="tune",
+                storage_path=folder,
+                verbose=0,
+                failure_config=tune.FailureConfig(max_failures=max_failures),
+                callbacks=[_ticker(state)],
+            ),
+        )
+        try:
+            tuner.fit()
+        except Exception as error:
+            if state.error is not None:
+                raise state.error from None
+            raise BackendError(f"Ray Tune failed: {' '.join(str(error).split())[:300]}") from error
+        if state.error is not None:
+            raise state.error
+
+
+@final
+class _State:
+    """The source, the numbers of Tune's trials, and what went wrong in a call of ours."""
+
+    def __init__(self, source: Source | None) -> None:
+        self._source, self.numbers = source, dict[str, int]()
+        self.error: BaseException | None = None
+
+    def __reduce__(self) -> Any:
+        # Tune saves its searcher and scheduler; nobody reads that
+        return _State, (None,)
+
+    @property
+    def source(self) -> Source:
+        """The source, in the driver."""
+        assert self._source is not None
+        return self._source
+
+    def next_task(self, trial_id: str) -> Task | None:
+        task: Task | None = self._call(self.source.next_task)
+        if task is not None:
+            self.numbers[trial_id] = task.number
+        return task
+
+    def told(self, trial_id: str, message: Message) -> None:
+        self._call(self.source.told, self.numbers[trial_id], message)
+
+    def lost(self, trial_id: str, reason: str) -> None:
+        self._call(self.source.lost, self.numbers[trial_id], reason)
+
+    def tick(self) -> None:
+        self._call(self.source.tick)
+
+    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return function(*args)
+        except BaseException as error:
+            # Tune wraps what it catches
+            self.error = error
+            raise
+
+
+def _searcher(state: _State) -> Any:
+    from ray.tune.search import Searcher
+
+    class Proposals(Searcher):  # type: ignore[misc] # ray has no types
+        def suggest(self, trial_id: str) -> Any:
+            task = state.next_task(trial_id)
+            return Searcher.FINISHED if task is None else {"task": task}
+
+        def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+            pass
+
+        def save(self, checkpoint_path: str) -> None:
+            pass
+
+        def restore(self, checkpoint_path: str) -> None:
+            pass
+
+    return Proposals()
+
+
+def _scheduler(state: _State) -> Any:
+    from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+
+    class Told(FIFOScheduler):  # type: ignore[misc] # ray has no types
+        def on_trial_result(self, tune_controller: Any, trial: Any, result: Any) -> str:
+            if _MESSAGE in result:
+                state.told(trial.trial_id, json.loads(result[_MESSAGE]))
+            # a trial that is to end ends by itself, and leaves no placement group behind
+            decision: str = TrialScheduler.CONTINUE
+            return decision
+
+        def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
+            text = str(trial.get_error() or "its process was lost")
+            state.lost(trial.trial_id, " ".join(text.split())[-300:])
+
+    return Told()
+
+
+def _ticker(state: _State) -> Any:
+    from ray.tune import Callback
+
+    class Ticker(Callback):  # type: ignore[misc] # ray has no types
+        def on_step_end(self, iteration: int, trials: Any, **info: Any) -> None:
+            state.tick()
+
+    return Ticker()

@@ -1,0 +1,346 @@
+"""A search from its first trial to its last, over as many starts as it takes.
+
+What is proposed and what is ended early follows from the record alone; a start reads it, makes the
+proposer and the judge anew, and goes on with the trials that have not ended.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple, final
+
+from dnformer import ray_runtime, storage
+from dnformer.config import RunConfig
+from dnformer.data.manifest import read_manifest
+from dnformer.errors import ConfigError, TrainError
+from dnformer.train import launch
+from dnformer.train.gate import Gate
+from dnformer.train.objectives import METRICS
+from dnformer.train.run import portable
+from dnformer.tune.judge import Judge, judge
+from dnformer.tune.proposals import proposer
+from dnformer.tune.ranking import best_of, front_of
+from dnformer.tune.record import Record, facts_of
+from dnformer.tune.runner import Source, Trainable, room_for, run_trials
+from dnformer.tune.space import Space
+from dnformer.tune.trial import Message, Task, run_trial
+from dnformer.tune.trials import Result, Trial
+
+_TICK_S = 1.0
+
+
+class Live(NamedTuple):
+    """What a trial that goes on said last; it is not recorded.
+
+    Attributes:
+        epochs: done.
+        value: the best monitored one up to there, if there is one yet.
+        seconds: since its process began with it.
+    """
+
+    epochs: int
+    value: float | None
+    seconds: float
+
+
+def _silent(text: str) -> None:
+    pass
+
+
+def _unseen(trials: Sequence[Trial], live: Mapping[int, Live]) -> None:
+    pass
+
+
+class Watch(NamedTuple):
+    """Who is told how a search goes.
+
+    Attributes:
+        say: takes a line about what is going on.
+        trials: takes all trials and what those that go on said last; after each event, and about
+            every second.
+    """
+
+    say: Callable[[str], None] = _silent
+    trials: Callable[[Sequence[Trial], Mapping[int, Live]], None] = _unseen
+
+
+class Found(NamedTuple):
+    """What a search found.
+
+    Attributes:
+        uri: its folder.
+        config: what it searched around, everything decided.
+        trials: all, in order of number.
+        best: by the first objective; None: no trial gave a value.
+        front: the trials that no other is better than in every objective.
+    """
+
+    uri: str
+    config: RunConfig
+    trials: tuple[Trial, ...]
+    best: Trial | None
+    front: tuple[Trial, ...]
+
+
+class Runner(NamedTuple):
+    """How trials are run; the tests have another.
+
+    Attributes:
+        trainable: an importable function, what a trial does.
+        run: takes the source of the trials, and runs them all; None: with Ray Tune.
+    """
+
+    trainable: Trainable = run_trial
+    run: Callable[[Source, Trainable], None] | None = None
+
+
+def tune(
+    config: RunConfig,
+    *,
+    start: Literal["any", "fresh"] = "any",
+    watch: Watch | None = None,
+    runner: Runner | None = None,
+) -> Found:
+    """Runs the search of `config.tune` to its end, from where an earlier start left it.
+
+    Args:
+        config: the base of all trials, and the space.
+        start: "fresh" forgets what the search's folder holds.
+        watch: who is told how it goes.
+        runner: how trials are run.
+
+    Raises:
+        ConfigError: a setting is wrong, or there is no room for a trial.
+        CheckpointError: the folder is another search's, or a live start writes in it.
+        TrainError: trials were lost; another start goes on with them.
+    """
+    watch, runner = watch or Watch(), runner or Runner()
+    storage.configure(config.storage)
+    if not config.tune.space:
+        raise ConfigError("tune.space is empty: name the fields to search, or give --quick")
+    manifest = read_manifest(storage.absolute(config.data.uri))
+    decided = launch.decided(config, manifest)
+    Space(decided)  # refused before anything is written
+    with Record(decided, manifest.fingerprint, fresh=start == "fresh") as record:
+        search = Search(record, watch)
+        if search.is_done:
+            watch.say(f"{record.uri} is finished; a higher tune.num_trials adds trials")
+        elif runner.run is not None:
+            search.replay()
+            runner.run(search, runner.trainable)
+        else:
+            _run(search, record.config, watch, runner.trainable)
+        search.refuse_lost()
+        return search.found()
+
+
+def _run(search: "Search", config: RunConfig, watch: Watch, trainable: Trainable) -> None:
+    train = config.train
+    own_group = train.max_workers > 0
+    needed = launch.resources(config)
+    if not own_group:
+        needed = replace(needed, num_workers=1, min_workers=None)
+    with ray_runtime.session(needed, watch.say):
+        search.replay()  # a judge may be Ray's
+        at_a_time, arithmetic = room_for(needed, config.tune.max_concurrent)
+        watch.say(f"{at_a_time} trial{'s' if at_a_time > 1 else ''} at a time: {arithmetic}")
+        run_trials(
+            search,
+            needed=needed,
+            own_group=own_group,
+            at_a_time=at_a_time,
+            max_failures=train.max_failures,
+            trainable=trainable,
+        )
+
+
+@final
+class Search:
+    """The source of a search's trials, and the one who records what they tell.
+
+    Args:
+        record: opened.
+        watch: who is told how it goes.
+    """
+
+    def __init__(self, record: Record, watch: Watch) -> None:
+        config = record.config
+        monitor = config.train.monitor
+        assert monitor is not None
+        self._record, self._watch, self._monitor = record, watch, monitor
+        self._higher = not METRICS[monitor.removeprefix("val/")].lower_is_better
+        self._space = Space(config)
+        self._proposer = proposer(self._space, config.tune, seed=config.seed, higher=self._higher)
+        self._judge: Judge | None = None
+        self._started, self._lost = set[int](), set[int]()
+        self._live: dict[int, Live] = {}
+        self._ticked = -math.inf
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all trials have ended."""
+        trials = self._record.trials
+        running = any(trial.state == "running" for trial in trials)
+        return not running and self._proposed() is None
+
+    def replay(self) -> None:
+        """Makes the judge, and tells it all that was recorded."""
+        config = self._record.config
+        found = judge(config.tune, config.train.epochs, higher=self._higher, seed=config.seed)
+        for event in self._record.events:
+            number = event.trial
+            if event.kind == "begin":
+                found.begin(number)
+            elif event.kind == "result":
+                assert event.epochs is not None
+                found.result(number, Result(event.epochs, _number(event.value)))
+            elif event.kind == "end":
+                found.end(number, _last(self._record.trials[number]))
+        self._judge = found
+
+    def next_task(self) -> Task | None:
+        """A trial that an earlier start left, or the next one."""
+        for trial in self._record.trials:
+            if trial.state == "running" and trial.number not in self._started:
+                return self._task(trial.number)
+        params = self._proposed()
+        if params is None:
+            return None
+        number = len(self._record.trials)
+        self._record.append("begin", number, params=params)
+        self._judged.begin(number)
+        self._changed()
+        return self._task(number)
+
+    def _proposed(self) -> dict[str, Any] | None:
+        number = len(self._record.trials)
+        if number >= self._record.config.tune.num_trials:
+            return None
+        return self._proposer.propose(number, self._record.trials)
+
+    def _task(self, number: int) -> Task:
+        self._started.add(number)
+        config = self._space.config(self._record.trials[number].params)
+        config = config.model_copy(update={"name": _run_name(self._record.config, number)})
+        return Task(number, portable(config), self._gate(number), self._monitor)
+
+    def _gate(self, number: int) -> Gate:
+        folder = storage.join(self._record.uri, f"trials/{number:04d}")
+        return Gate(storage.join(folder, "verdict.json"), self._judged.milestones)
+
+    @property
+    def _judged(self) -> Judge:
+        assert self._judge is not None, "replay() first"
+        return self._judge
+
+    def told(self, number: int, message: Message) -> None:
+        """Records what a trial tells, and publishes the verdict where it waits for one."""
+        kind, trial = message["kind"], self._record.trials[number]
+        if trial.state != "running":
+            return
+        if kind == "result":
+            self._milestone(trial, Result(message["epochs"], _number(message["value"])))
+        elif kind == "end":
+            self._ended(trial, message["result"])
+        elif kind == "failed":
+            self._failed(number, message["error"])
+        else:
+            self._live[number] = Live(message["epochs"], message["value"], message["seconds"])
+
+    def _milestone(self, trial: Trial, result: Result) -> None:
+        number = trial.number
+        if trial.results and result.epochs <= trial.results[-1].epochs:
+            # told again after a restart; a verdict that was recorded may not have been published
+            if result.epochs == trial.results[-1].epochs:
+                self._gate(number).publish(result.epochs, stop=self._is_stopped(number))
+            return
+        stop = not self._judged.result(number, result)
+        value = result.value if math.isfinite(result.value) else None
+        self._record.append("result", number, epochs=result.epochs, value=value, stop=stop)
+        self._gate(number).publish(result.epochs, stop=stop)
+        self._changed()
+
+    def _is_stopped(self, number: int) -> bool:
+        own = (e for e in reversed(self._record.events) if e.trial == number and e.kind == "result")
+        last = next(own, None)
+        return last is not None and bool(last.stop)
+
+    def _ended(self, trial: Trial, result: dict[str, Any]) -> None:
+        number, facts = trial.number, facts_of(result)
+        values = self._values(facts)
+        if values is None:
+            self._failed(number, f"{self._monitor} is not a number at the best epoch")
+            return
+        state = "stopped" if self._is_stopped(number) else "finished"
+        self._record.append("end", number, state=state, values=values, facts=facts)
+        self._close(number)
+
+    def _failed(self, number: int, error: str) -> None:
+        self._record.append("end", number, state="failed", facts={"error": error})
+        self._watch.say(f"trial {number} failed: {error}")
+        self._close(number)
+
+    def _close(self, number: int) -> None:
+        self._judged.end(number, _last(self._record.trials[number]))
+        self._live.pop(number, None)
+        self._record.write_table()
+        self._changed()
+
+    def _values(self, facts: dict[str, Any]) -> list[float] | None:
+        value = facts["val"].get(self._monitor.removeprefix("val/"))
+        if value is None:
+            return None
+        known = {
+            "metric": value,
+            "seconds_per_epoch": facts["seconds"] / facts["epochs"],
+            "parameters": facts["parameters"],
+        }
+        return [float(known[name]) for name in self._record.config.tune.objectives]
+
+    def lost(self, number: int, reason: str) -> None:
+        """Records that a trial's process was lost; another start goes on with it."""
+        self._record.append("lost", number, facts={"error": reason})
+        self._lost.add(number)
+        self._live.pop(number, None)
+        self._watch.say(f"trial {number} was lost: {reason}")
+
+    def refuse_lost(self) -> None:
+        """Raises where trials were lost in this start."""
+        if self._lost:
+            numbers = ", ".join(map(str, sorted(self._lost)))
+            raise TrainError(
+                f"{self._record.uri}: lost trial {numbers}; the same command goes on with it"
+            )
+
+    def tick(self) -> None:
+        """Tells how it goes, at most once a second."""
+        now = time.monotonic()
+        if now - self._ticked >= _TICK_S:
+            self._ticked = now
+            self._changed()
+
+    def _changed(self) -> None:
+        self._watch.trials(self._record.trials, dict(self._live))
+
+    def found(self) -> Found:
+        """What there is up to now."""
+        trials, objectives = tuple(self._record.trials), self._record.config.tune.objectives
+        best = best_of(trials, objectives, higher=self._higher)
+        front = front_of(trials, objectives, higher=self._higher)
+        return Found(self._record.uri, self._record.config, trials, best, tuple(front))
+
+
+def _run_name(config: RunConfig, number: int) -> str:
+    return f"{config.name}/trials/{number:04d}"
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _last(trial: Trial) -> Result | None:
+    """What a trial came to; None of one that failed."""
+    if trial.values is None:
+        return None
+    return Result(trial.facts["epochs"], trial.values[0])

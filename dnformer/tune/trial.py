@@ -1,0 +1,91 @@
+"""A trial in its own process: an ordinary run that tells its milestones and its end."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+from dnformer import storage
+from dnformer.config import RunConfig
+from dnformer.driver import Record
+from dnformer.errors import DNFormerError
+from dnformer.parsing import parse
+from dnformer.train.gate import Gate
+
+# between two words of a trial on how far it is
+_LIVE_EVERY_S = 2.0
+
+Message = dict[str, Any]
+Report = Callable[[Message], None]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A trial as it travels to its process: plain values.
+
+    Attributes:
+        number: of the trial.
+        config: its run, as `RunConfig.dump` gives it.
+        gate: where it asks whether it goes on.
+        monitor: what it is judged by, as `train.monitor`.
+    """
+
+    number: int
+    config: dict[str, Any]
+    gate: Gate
+    monitor: str
+
+
+def run_trial(task: Task, report: Report) -> None:
+    """Trains a trial to its end, or until it is told that this is enough.
+
+    `report` takes, each with `kind`: "result" (`epochs`, `value`) at each milestone, also again
+    those of earlier starts; "live" (likewise, `seconds`) now and then; last "end" (`result` of the
+    run) or "failed" (`error`).
+    """
+    # torch is loaded here, in the trial's process
+    from dnformer.train import launch
+    from dnformer.train.run import run_uri
+    from dnformer.train.sinks import read_metrics
+
+    config = parse(RunConfig, task.config)
+    storage.configure(config.storage)
+    teller = Teller(task, report)
+    try:
+        # a milestone may have been passed when nobody recorded it any more
+        for record in read_metrics(run_uri(config)):
+            teller.take(record)
+        progress = launch.Progress(record=teller.take)
+        result = launch.train(config, progress=progress, gate=task.gate)
+    except DNFormerError as error:
+        report({"kind": "failed", "error": str(error)})
+    else:
+        report({"kind": "end", "result": result})
+
+
+@final
+class Teller:
+    """Turns the records of a run into messages of its trial."""
+
+    def __init__(self, task: Task, report: Report) -> None:
+        from dnformer.train.objectives import better
+
+        self._gate, self._monitor, self._report = task.gate, task.monitor, report
+        self._better, self._best = better, math.nan
+        self._begun = self._told = time.monotonic()
+
+    def take(self, record: Record) -> None:
+        """Tells of an epoch where there is something to tell."""
+        if record["kind"] != "epoch":
+            return
+        value = record.get(self._monitor)
+        if value is not None and self._better(self._monitor, value, self._best):
+            self._best = value
+        epochs, now = record["epoch"] + 1, time.monotonic()
+        known = {"epochs": epochs, "value": None if math.isnan(self._best) else self._best}
+        if epochs in self._gate.milestones:
+            self._report({"kind": "result", **known})
+        elif now - self._told >= _LIVE_EVERY_S:
+            self._report({"kind": "live", **known, "seconds": now - self._begun})
+            self._told = now
