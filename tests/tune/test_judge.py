@@ -125,15 +125,17 @@ def test_median_lower_is_better() -> None:
     ]
 
 
-def test_median_counts_those_that_ended_after_the_milestone() -> None:
+def test_median_counts_last_results() -> None:
     judge = make("median", grace_epochs=2)
     for number in range(3):
         judge.begin(number)
-        judge.end(number, Result(3, 0.5))
-    judge.begin(3)
-    # their first result is at 3: none up to 2
-    assert judge.result(3, Result(2, 0.0))
-    assert judge.result(3, Result(4, 0.0)), "none came as far"
+        assert judge.result(number, Result(2, 0.5))
+        judge.end(number, Result(5, 0.6))
+    for number in (3, 4):
+        judge.begin(number)
+    # without their ends they would not have come as far as 4
+    assert not judge.result(3, Result(4, 0.4))
+    assert judge.result(4, Result(6, 0.4)), "none came as far"
 
 
 @pytest.mark.parametrize("scheduler", ["asha", "median"])
