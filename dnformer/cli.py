@@ -22,6 +22,7 @@ from dnformer.cli_doctor import doctor
 from dnformer.cli_ingest import ingest
 from dnformer.cli_storage import StorageOptions, configure_storage
 from dnformer.cli_train import evaluate, train
+from dnformer.cli_tune import tune
 from dnformer.errors import DNFormerError
 
 app = typer.Typer(
@@ -101,6 +102,7 @@ def _plain(fact: Any) -> str:
 
 
 app.command()(train)
+app.command()(tune)
 app.command()(evaluate)
 app.command()(doctor)
 

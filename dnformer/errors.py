@@ -4,8 +4,10 @@
     ├── ConfigError        a setting is unknown, out of range or contradicts another
     ├── DataError          a table, a cache or a file of indices is not what it must be
     ├── CheckpointError    a run or a checkpoint is foreign, damaged or in use
+    │   └── InUseError     another start that is alive writes there; it may end soon
     ├── BackendError       a kernel, a device or a library is missing
     ├── TrainError         a run that started could not go on
+    │   └── LostError      its workers were lost; another start may have more luck
     └── Stopped            a run was told to stop, and saved its state
 
 The message says what was found, what is allowed and what to do.
@@ -33,6 +35,10 @@ class CheckpointError(DNFormerError):
     """A run folder or a checkpoint belongs to another run, is damaged or is in use."""
 
 
+class InUseError(CheckpointError):
+    """Another start that is alive writes there; wait for it, or choose another name."""
+
+
 class BackendError(DNFormerError):
     """A kernel, a device or a library that was asked for is not here."""
 
@@ -41,6 +47,10 @@ class TrainError(DNFormerError):
     """A run that had started could not go on, for example a loss that is not finite."""
 
     exit_code: ClassVar[int] = 1
+
+
+class LostError(TrainError):
+    """Workers were lost more often than they may be; the run itself is sound."""
 
 
 class Stopped(DNFormerError):

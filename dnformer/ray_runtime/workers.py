@@ -14,7 +14,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 
 from dnformer import memory, storage
 from dnformer.driver import Driver, Notice, Record
-from dnformer.errors import DNFormerError, TrainError
+from dnformer.errors import DNFormerError, LostError, TrainError
 from dnformer.group import Group
 from dnformer.ray_runtime.deaths import named_death
 from dnformer.ray_runtime.failures import note_failure
@@ -70,7 +70,8 @@ def run_workers(
 
     Raises:
         DNFormerError: the one that a worker raised.
-        TrainError: workers were lost too often, or failed otherwise.
+        LostError: workers were lost too often.
+        TrainError: one failed otherwise.
     """
     storage.remove(storage.join(folder, _STOP))
     config = {"worker": worker, "payload": payload, "folder": folder}
@@ -239,5 +240,5 @@ def _cause(error: Exception, oom_kills: int | None) -> DNFormerError:
         return raised
     found: dict[int, Exception] = getattr(error, "worker_failures", {})
     if found:
-        return TrainError(_text_of(found, oom_kills))
-    return TrainError(f"Ray could not run the workers: {raised or error}")
+        return LostError(_text_of(found, oom_kills))
+    return LostError(f"Ray could not run the workers: {raised or error}")

@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 
 from dnformer import memory, storage
 from dnformer.config import RunConfig
-from dnformer.errors import CheckpointError
+from dnformer.errors import CheckpointError, InUseError
 from dnformer.parsing import Section, parse
 
 _RUN, _ATTEMPT, _RESULT, _LOCK = "run.json", "attempt.json", "result.json", ".lock"
@@ -192,9 +192,9 @@ class Run:
         elif holder is not None and _is_alive(holder):
             raise self._in_use(holder)
 
-    def _in_use(self, holder: _AttemptFile | None) -> CheckpointError:
+    def _in_use(self, holder: _AttemptFile | None) -> InUseError:
         who = f"host {holder.host}, pid {holder.pid}" if holder else "another process"
-        return CheckpointError(
+        return InUseError(
             f"{self.uri} is being written by a start that is alive ({who}); "
             "wait for it, stop it, or choose another name"
         )

@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError
 
 from dnformer import storage
 from dnformer.config import RunConfig
-from dnformer.errors import CheckpointError
+from dnformer.errors import CheckpointError, InUseError
 from dnformer.parsing import Section, leaves, parse
 from dnformer.train.run import portable, run_uri
 from dnformer.tune.trials import Params, Result, Trial
@@ -74,7 +74,7 @@ class Record:
 
     Raises:
         CheckpointError: the folder is another search's or a run's, an event is missing or damaged,
-            or a live start is writing in it.
+            or (InUseError) a live start is writing in it.
     """
 
     def __init__(self, config: RunConfig, fingerprint: str, *, fresh: bool = False) -> None:
@@ -91,7 +91,7 @@ class Record:
             try:
                 self._lock.acquire(blocking=False)
             except Timeout:
-                raise CheckpointError(
+                raise InUseError(
                     f"{self.uri} is being written by a search that is alive; wait for it, stop it, "
                     "or choose another name"
                 ) from None

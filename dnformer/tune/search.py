@@ -299,7 +299,11 @@ class Search:
         return [float(known[name]) for name in self._record.config.tune.objectives]
 
     def lost(self, number: int, reason: str) -> None:
-        """Records that a trial's process was lost; another start goes on with it."""
+        """Records that a trial's process was lost; a second time it has failed."""
+        before = [e for e in self._record.events if e.trial == number and e.kind == "lost"]
+        if before:
+            self._failed(number, f"lost in two starts: {reason}")
+            return
         self._record.append("lost", number, facts={"error": reason})
         self._lost.add(number)
         self._live.pop(number, None)

@@ -4,17 +4,19 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 from dnformer import storage
 from dnformer.config import RunConfig
 from dnformer.driver import Record
-from dnformer.errors import DNFormerError
+from dnformer.errors import ConfigError, DataError, InUseError, LostError, TrainError
 from dnformer.parsing import parse
 from dnformer.train.gate import Gate
 
 # between two words of a trial on how far it is
 _LIVE_EVERY_S = 2.0
+_FREE_WITHIN_S, _LOOK_S = 120.0, 1.0
 
 Message = dict[str, Any]
 Report = Callable[[Message], None]
@@ -43,6 +45,10 @@ def run_trial(task: Task, report: Report) -> None:
     `report` takes, each with `kind`: "result" (`epochs`, `value`) at each milestone, also again
     those of earlier starts; "live" (likewise, `seconds`) now and then; last "end" (`result` of the
     run) or "failed" (`error`).
+
+    Raises:
+        DNFormerError: it could not go on, and another start may: workers were lost, a store is
+            out of reach.
     """
     # torch is loaded here, in the trial's process
     from dnformer.train import launch
@@ -52,16 +58,30 @@ def run_trial(task: Task, report: Report) -> None:
     config = parse(RunConfig, task.config)
     storage.configure(config.storage)
     teller = Teller(task, report)
+    # a milestone may have been passed when nobody recorded it any more
+    for record in read_metrics(run_uri(config)):
+        teller.take(record)
+    progress = launch.Progress(record=teller.take)
     try:
-        # a milestone may have been passed when nobody recorded it any more
-        for record in read_metrics(run_uri(config)):
-            teller.take(record)
-        progress = launch.Progress(record=teller.take)
-        result = launch.train(config, progress=progress, gate=task.gate)
-    except DNFormerError as error:
+        result = _when_free(partial(launch.train, config, progress=progress, gate=task.gate))
+    except (ConfigError, DataError, TrainError) as error:
+        if isinstance(error, LostError):
+            raise
         report({"kind": "failed", "error": str(error)})
     else:
         report({"kind": "end", "result": result})
+
+
+def _when_free(train: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """`train()`; processes of a driver that was killed may live, and write, for a while."""
+    give_up = time.monotonic() + _FREE_WITHIN_S
+    while True:
+        try:
+            return train()
+        except InUseError:
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(_LOOK_S)
 
 
 @final
