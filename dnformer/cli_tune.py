@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from dnformer.tune.trials import Trial
 
 _TOP = 3
+# of fewer, importance is mostly chance
+_TELLING_TRIALS = 20
 
 
 def tune(  # noqa: PLR0913 - one parameter an option
@@ -123,7 +125,9 @@ class _Outcome:
         from dnformer import storage
         from dnformer.train.run import read_run
 
-        return read_run(storage.join(self.found.uri, f"trials/{trial.number:04d}"))[0]
+        # the search may have been moved since
+        within = trial.facts["run"].rpartition("/trials/")[2]
+        return read_run(storage.join(self.found.uri, f"trials/{within}"))[0]
 
     def objectives(self, trial: "Trial") -> dict[str, float]:
         """The values of a trial that has ended, by objective."""
@@ -223,7 +227,9 @@ def _lines(outcome: _Outcome) -> list[str]:
     lines = [f"{text}, {best.facts['epochs']} epochs"]
     if outcome.importance:
         shares = (f"{path} {share:.0%}" for path, share in outcome.importance.items())
-        lines.append(f"  importance: {', '.join(shares)}")
+        count = len(outcome.order)
+        hint = f" (a hint, of {count} trials)" if count < _TELLING_TRIALS else ""
+        lines.append(f"  importance{hint}: {', '.join(shares)}")
     where = shlex.quote(file) if is_local(file) else f"best.yaml    # once copied from {file}"
     return [*lines, f"  the same again: dnformer train {where}"]
 

@@ -118,6 +118,8 @@ class Story:
             before = told[number] if number < len(told) else None
             if before is None:
                 lines.append(f"trial {number} begins: {self.settings(trial.params)}")
+            elif before.params != trial.params:
+                lines.append(f"trial {number} goes on with {self.settings(trial.params)}")
             seen = len(before.results) if before else 0
             lines += [self._rung(number, result) + best for result in trial.results[seen:]]
             # that one failed is said by the search itself
@@ -159,7 +161,7 @@ class Story:
 
     def _left(self, trials: Sequence[Trial], live: Mapping[int, Live]) -> str:
         left_s = self.left_s(trials, live)
-        return "" if left_s is None else f"  left about {timedelta(seconds=round(left_s))}"
+        return f"  left about {timedelta(seconds=round(left_s))}" if left_s else ""
 
     def best(self, trials: Sequence[Trial], live: Mapping[int, Live]) -> tuple[int, float] | None:
         """(trial, value) of the best value so far, also of trials that go on."""
@@ -218,15 +220,22 @@ def value_of(trial: Trial, live: Mapping[int, Live]) -> float | None:
     """The trial's best value as far as it is known."""
     if trial.values is not None:
         return trial.values[0]
-    if trial.state == "running" and trial.number in live and live[trial.number].value is not None:
-        return live[trial.number].value
+    said = _said(trial, live)
+    if said is not None and said.value is not None:
+        return said.value
     return trial.results[-1].value if trial.results else None
 
 
 def epochs_so_far(trial: Trial, live: Mapping[int, Live]) -> int:
     """Epochs done, also those that no record has yet."""
-    going = trial.state == "running" and trial.number in live
-    return max(epochs_of(trial), live[trial.number].epochs if going else 0)
+    said = _said(trial, live)
+    return epochs_of(trial) if said is None else said.epochs
+
+
+def _said(trial: Trial, live: Mapping[int, Live]) -> Live | None:
+    """What a trial that goes on said since it was last judged."""
+    said = live.get(trial.number) if trial.state == "running" else None
+    return said if said is not None and said.epochs > epochs_of(trial) else None
 
 
 def trials_table(

@@ -1,6 +1,7 @@
 """What a log and a terminal say of a search, from trials as its record has them."""
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -95,6 +96,15 @@ def test_log_of_a_search_that_has_just_begun_tells_its_first_trial(story):
     assert story.lines([trial(0)], NOTHING) == [f"trial 0 begins: {SETTINGS}"]
 
 
+def test_log_says_that_a_trial_took_over_other_settings(story):
+    story.lines([trial(0)], NOTHING)
+    other = replace(trial(0, "running", Result(11, 0.5)), params={"model.heads": 1})
+    assert story.lines([other], NOTHING) == [
+        "trial 0 goes on with heads 1",
+        "trial 0  epoch 11/100  val accuracy 50.00 %  best so far 50.00 % (trial 0)",
+    ]
+
+
 def test_best_is_the_lowest_loss_and_never_no_number(clock):
     story = tell(clock, "val/loss")
     nan = trial(0, "running", Result(11, float("nan")))
@@ -102,6 +112,9 @@ def test_best_is_the_lowest_loss_and_never_no_number(clock):
     trials = [nan, trial(1, "finished", value=0.5), trial(2), trial(3, "finished", value=0.5)]
     assert story.best(trials, NOTHING) == (1, 0.5)
     assert story.best(trials, {2: Live(3, 0.25, 1.0)}) == (2, 0.25)
+    # what it said before it was judged last is no news
+    judged = trial(2, "running", Result(11, 0.125))
+    assert story.best([*trials[:2], judged], {2: Live(10, 0.25, 1.0)}) == (2, 0.125)
     failed = trial(2, "failed", Result(11, 0.125))
     assert story.best([*trials[:2], failed], NOTHING) == (1, 0.5)
     (line,) = story.lines([nan], NOTHING)[:1]
@@ -113,6 +126,7 @@ def test_time_left_is_not_told_before_there_is_a_pace(story, clock):
     clock.now += 50
     assert story.left_s([trial(0)], NOTHING) is None
     assert story.left_s([trial(0)], {0: Live(50, None, 50.0)}) == 350
+    assert story.left_s([trial(n, "failed") for n in range(4)], NOTHING) == 0
     assert story.head([trial(0)], {0: Live(50, 0.5, 50.0)}) == [
         "1 of 4 trials: 1 running  left about 0:05:50",
         f"best so far val accuracy 50.00 %  trial 0: {SETTINGS}",

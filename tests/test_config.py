@@ -257,6 +257,7 @@ RUNTIME_PATHS = {
     "loader.prefetch",
     "train.workers",
     "train.use_gpu",
+    "train.gpu_share",
     "train.threads",
     "train.log_every",
     "train.compile",
@@ -275,6 +276,7 @@ RUNTIME_PATHS = {
     "tracking.tensorboard",
     "tracking.mlflow",
     "tracking.experiment",
+    "tune",
     "cache.dir",
     "cache.max_bytes",
     "cache.hot_bytes",
@@ -328,7 +330,7 @@ def test_dump_parses_to_the_same_config() -> None:
 
 def test_every_field_of_every_section_has_a_description() -> None:
     found = sections(Section)
-    assert len(found) == 13
+    assert len(found) == 15
     lacking = [
         f"{section.__name__}.{name}"
         for section in found

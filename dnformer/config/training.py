@@ -110,6 +110,11 @@ class TrainConfig(Section):
     stop_after: int | None = Field(
         None, ge=1, description="epochs after which it ends before that; null: none"
     )
+    continue_from: str | None = Field(
+        None,
+        description="a run on the same dataset whose newest state it begins with: weights, "
+        "optimizer, epochs done; null: epoch 1",
+    )
     workers: int | tuple[int, int] = Field(
         0,
         description="Ray workers; 0: this process, without Ray; [min, max]: as many of them as the "

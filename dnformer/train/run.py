@@ -340,8 +340,9 @@ def portable(config: RunConfig) -> dict[str, Any]:
     split = values["data"]["split"]
     if split and "file" in split:
         split["file"] = storage.absolute(split["file"])
-    if values["loss"]["mask"]:
-        values["loss"]["mask"] = storage.absolute(values["loss"]["mask"])
+    for section, key in (("loss", "mask"), ("train", "continue_from")):
+        if values[section][key]:
+            values[section][key] = storage.absolute(values[section][key])
     return values
 
 

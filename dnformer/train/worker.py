@@ -129,19 +129,28 @@ def _meta(job: Job, objective: Objective) -> Meta:
 def _restore(state: TrainState, config: RunConfig, job: Job, group: Group) -> int | None:
     """Continues from the newest checkpoint, which rank 0 picks for all; the attempt it is of."""
     found = newest_checkpoint(job.run) if group.rank == 0 else None
+    before = config.train.continue_from
+    begins = not group.any(found is not None)
+    if begins and before is not None and group.rank == 0:
+        found = newest_checkpoint(before)
+        if found is None:
+            raise CheckpointError(f"train.continue_from {before}: no checkpoint there")
     tensors = group.broadcast(found[0] if found else None)
     document = group.broadcast(found[1] if found else None)
     if tensors is None or document is None:
         return None
     named, values = read_checkpoint(tensors, document)
-    _refuse_foreign(values.meta, config, job)
+    _refuse_foreign(values.meta, config, job, begins=begins)
     state.restore(named, values.state)
-    return values.attempt
+    return None if begins else values.attempt
 
 
-def _refuse_foreign(meta: Meta, config: RunConfig, job: Job) -> None:
+def _refuse_foreign(meta: Meta, config: RunConfig, job: Job, *, begins: bool) -> None:
+    """Raises unless a checkpoint is of this run, or of one whose state it `begins` with."""
     try:
-        differing = [key for key, _, _ in config.differing(parse(RunConfig, meta.config))]
+        there = parse(RunConfig, meta.config)
+        # weights of another shape are refused where they are restored
+        differing = [] if begins else [key for key, _, _ in config.differing(there)]
     except ConfigError as error:
         raise CheckpointError(f"{job.run}: its checkpoint is damaged: {error}") from None
     if meta.fingerprint != job.fingerprint:

@@ -34,8 +34,9 @@ Kind = Literal["begin", "result", "end", "lost"]
 class Event(Section):
     """Something that happened to a trial.
 
-    begin: it was proposed; result: it was judged at a milestone; end: it ended for good; lost: its
-    process was, too often, and another start goes on with it.
+    begin: it was proposed; result: it was judged at a milestone, with `params` where it took over
+    the state of `source`; end: it ended for good; lost: its process was, too often, and another
+    start goes on with it.
     """
 
     format: Literal[1] = 1
@@ -46,6 +47,7 @@ class Event(Section):
     epochs: int | None = None
     value: float | None = Field(None, description="null: not a number")
     stop: bool | None = None
+    source: int | None = None
     state: Literal["finished", "stopped", "failed"] | None = None
     values: list[float] | None = None
     facts: dict[str, Any] = Field({})
@@ -163,6 +165,10 @@ class Record:
             for config in (here, first)
         )
         differing += [(path, mine[path], its[path]) for path in mine if mine[path] != its[path]]
+        order = [list(config.tune.space) for config in (here, first)]
+        if order[0] != order[1] and set(order[0]) == set(order[1]):
+            # it decides a grid's order, and what is drawn for which field
+            differing.append(("tune.space's order", order[0], order[1]))
         told = [f"{path} is {mine!r}, the search has {its!r}" for path, mine, its in differing]
         if self._fingerprint != fingerprint:
             told.append(
@@ -256,7 +262,8 @@ def _after(trial: Trial, event: Event) -> Trial:
     if event.kind == "result":
         assert event.epochs is not None
         value = math.nan if event.value is None else event.value
-        return replace(trial, results=(*trial.results, Result(event.epochs, value)))
+        results = (*trial.results, Result(event.epochs, value))
+        return replace(trial, params=event.params or trial.params, results=results)
     if event.kind == "lost":
         return trial
     values = None if event.values is None else tuple(event.values)
@@ -296,7 +303,7 @@ def _parsed(uri: str, content: bytes, kind: type[Parsed]) -> Parsed:
 
 def facts_of(result: Mapping[str, Any]) -> dict[str, Any]:
     """What the record keeps of a run's result; a metric that is no number is left out."""
-    kept = ("epochs", "best_epoch", "seconds", "parameters")
+    kept = ("run", "epochs", "best_epoch", "seconds", "parameters")
     splits = {
         split: {name: value for name, value in result[split].items() if math.isfinite(value)}
         for split in ("val", "test")

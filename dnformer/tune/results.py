@@ -34,7 +34,7 @@ def best_config(config: RunConfig, trial: Trial) -> RunConfig:
     train = config.train
     if trial.state == "stopped":
         train = train.model_copy(update={"stop_after": trial.facts["epochs"]})
-    search = config.name.rsplit("/", 2)[0]
+    search = config.name.rpartition("/trials/")[0]
     update = {"name": f"{search}-best", "train": train, "tune": TuneConfig()}
     return config.model_copy(update=update)
 
@@ -214,7 +214,8 @@ class Repeats(NamedTuple):
 def repeat_configs(base: RunConfig, top: Sequence[tuple[Trial, RunConfig]]) -> dict[str, RunConfig]:
     """The runs of `repeat_top` by label: the search's own config, and those of its best trials.
 
-    All have the base's seeds, so that repeat i of each has one split, and none is ended early.
+    All have the base's seeds, so that repeat i of each has one split. None is ended early, and
+    none begins with another's state: one of pbt has its last settings from the first epoch on.
 
     Args:
         base: of the search.
@@ -225,7 +226,8 @@ def repeat_configs(base: RunConfig, top: Sequence[tuple[Trial, RunConfig]]) -> d
         name = f"{base.name}/repeats/{label}"
         train = config.train.model_copy(
             update={
-                field: getattr(base.train, field) for field in ("stop_after", "threads", "workers")
+                field: getattr(base.train, field)
+                for field in ("stop_after", "continue_from", "threads", "workers")
             }
         )
         data = config.data.model_copy(update={"seed": base.data.seed})

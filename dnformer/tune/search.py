@@ -15,17 +15,18 @@ from dnformer.config import RunConfig
 from dnformer.data.manifest import read_manifest
 from dnformer.errors import ConfigError, TrainError
 from dnformer.train import launch
-from dnformer.train.gate import Gate
+from dnformer.train.gate import Gate, Verdict
 from dnformer.train.objectives import METRICS
 from dnformer.train.run import portable
 from dnformer.tune.judge import Judge, judge
+from dnformer.tune.population import Exploit, Population
 from dnformer.tune.proposals import proposer
 from dnformer.tune.ranking import best_of, front_of
-from dnformer.tune.record import Record, facts_of
+from dnformer.tune.record import Event, Record, facts_of
 from dnformer.tune.runner import Source, Trainable, room_for, run_trials
 from dnformer.tune.space import Space
 from dnformer.tune.trial import Message, Task, run_trial
-from dnformer.tune.trials import Result, Trial
+from dnformer.tune.trials import Params, Result, Trial
 
 _TICK_S = 1.0
 
@@ -173,6 +174,8 @@ class Search:
         self._space = Space(config)
         self._proposer = proposer(self._space, config.tune, seed=config.seed, higher=self._higher)
         self._judge: Judge | None = None
+        self._population: Population | None = None
+        self._milestones: tuple[int, ...] = ()
         self._started, self._lost = set[int](), set[int]()
         self._live: dict[int, Live] = {}
         self._ticked = -math.inf
@@ -185,19 +188,43 @@ class Search:
         return not running and self._proposed() is None
 
     def replay(self) -> None:
-        """Makes the judge, and tells it all that was recorded."""
+        """Makes the judge, or the population, and tells it all that was recorded."""
         config = self._record.config
-        found = judge(config.tune, config.train.epochs, higher=self._higher, seed=config.seed)
+        epochs, higher, seed = config.train.epochs, self._higher, config.seed
+        if config.tune.scheduler == "pbt":
+            self._population = Population(
+                self._space, config.tune, epochs, higher=higher, seed=seed
+            )
+            self._milestones = self._population.milestones
+        else:
+            self._judge = judge(config.tune, epochs, higher=higher, seed=seed)
+            self._milestones = self._judge.milestones
         for event in self._record.events:
             number = event.trial
             if event.kind == "begin":
-                found.begin(number)
+                assert event.params is not None
+                self._begin(number, event.params)
             elif event.kind == "result":
                 assert event.epochs is not None
-                found.result(number, Result(event.epochs, _number(event.value)))
+                self._decide(number, Result(event.epochs, _number(event.value)))
             elif event.kind == "end":
-                found.end(number, _last(self._record.trials[number]))
-        self._judge = found
+                self._end(number)
+
+    def _begin(self, number: int, params: Params) -> None:
+        if self._population is not None:
+            self._population.begin(number, params)
+        if self._judge is not None:
+            self._judge.begin(number)
+
+    def _decide(self, number: int, result: Result) -> "_Decision":
+        if self._population is not None:
+            return _Decision(False, self._population.result(number, result))
+        assert self._judge is not None, "replay() first"
+        return _Decision(not self._judge.result(number, result), None)
+
+    def _end(self, number: int) -> None:
+        if self._judge is not None:
+            self._judge.end(number, _last(self._record.trials[number]))
 
     def next_task(self) -> Task | None:
         """A trial that an earlier start left, or the next one."""
@@ -209,7 +236,7 @@ class Search:
             return None
         number = len(self._record.trials)
         self._record.append("begin", number, params=params)
-        self._judged.begin(number)
+        self._begin(number, params)
         self._changed()
         return self._task(number)
 
@@ -221,18 +248,37 @@ class Search:
 
     def _task(self, number: int) -> Task:
         self._started.add(number)
-        config = self._space.config(self._record.trials[number].params)
-        config = config.model_copy(update={"name": _run_name(self._record.config, number)})
-        return Task(number, portable(config), self._gate(number), self._monitor)
+        first = next(e for e in self._record.events if e.trial == number)
+        assert first.params is not None
+        in_legs = self._population is not None
+        if in_legs:
+            config = self._leg(number, first.params, 0, None)
+        else:
+            config = self._space.config(first.params)
+            config = config.model_copy(update={"name": self._name(number)})
+        return Task(number, portable(config), self._gate(number), self._monitor, in_legs)
+
+    def _name(self, number: int) -> str:
+        return f"{self._record.config.name}/trials/{number:04d}"
+
+    def _leg(self, number: int, params: Params, leg: int, source: int | None) -> RunConfig:
+        """A trial's run up to milestone `leg`, from the state that `source` had at the one before.
+
+        The last one ends with the search's epochs.
+        """
+        config = self._space.config(params)
+        update = {
+            "stop_after": (*self._milestones, None)[leg],
+            "continue_from": None if source is None else self._leg_uri(source, leg - 1),
+        }
+        train = config.train.model_copy(update=update)
+        return config.model_copy(update={"name": f"{self._name(number)}/leg-{leg}", "train": train})
+
+    def _leg_uri(self, number: int, leg: int) -> str:
+        return storage.join(self._record.uri, f"trials/{number:04d}/leg-{leg}")
 
     def _gate(self, number: int) -> Gate:
-        folder = storage.join(self._record.uri, f"trials/{number:04d}")
-        return Gate(storage.join(folder, "verdict.json"), self._judged.milestones)
-
-    @property
-    def _judged(self) -> Judge:
-        assert self._judge is not None, "replay() first"
-        return self._judge
+        return Gate(storage.join(self._record.uri, f"trials/{number:04d}"), self._milestones)
 
     def told(self, number: int, message: Message) -> None:
         """Records what a trial tells, and publishes the verdict where it waits for one."""
@@ -240,7 +286,7 @@ class Search:
         if trial.state != "running":
             return
         if kind == "result":
-            self._milestone(trial, Result(message["epochs"], _number(message["value"])))
+            self._milestone(number, Result(message["epochs"], _number(message["value"])))
         elif kind == "end":
             self._ended(trial, message["result"])
         elif kind == "failed":
@@ -248,18 +294,47 @@ class Search:
         else:
             self._live[number] = Live(message["epochs"], message["value"], message["seconds"])
 
-    def _milestone(self, trial: Trial, result: Result) -> None:
-        number = trial.number
-        if trial.results and result.epochs <= trial.results[-1].epochs:
-            # told again after a restart; a verdict that was recorded may not have been published
-            if result.epochs == trial.results[-1].epochs:
-                self._gate(number).publish(result.epochs, stop=self._is_stopped(number))
-            return
-        stop = not self._judged.result(number, result)
-        value = result.value if math.isfinite(result.value) else None
-        self._record.append("result", number, epochs=result.epochs, value=value, stop=stop)
-        self._gate(number).publish(result.epochs, stop=stop)
+    def _milestone(self, number: int, result: Result) -> None:
+        recorded = self._recorded(number, result.epochs)
+        if recorded is None:
+            decision = self._decide(number, result)
+            taken = decision.exploit
+            self._record.append(
+                "result",
+                number,
+                epochs=result.epochs,
+                value=result.value if math.isfinite(result.value) else None,
+                stop=decision.stop,
+                params=None if taken is None else taken.params,
+                source=None if taken is None else taken.source,
+            )
+            recorded = self._record.events[-1]
+        # also where it is told again: a verdict that was recorded may not have been published
+        self._gate(number).publish(result.epochs, self._verdict(recorded))
         self._changed()
+
+    def _recorded(self, number: int, epochs: int) -> Event | None:
+        own = (e for e in self._record.events if e.trial == number and e.kind == "result")
+        return next((event for event in own if event.epochs == epochs), None)
+
+    def _verdict(self, event: Event) -> Verdict:
+        """What a trial is told of its `event`."""
+        verdict: Verdict = {"stop": event.stop}
+        if self._population is None:
+            return verdict
+        assert event.epochs is not None
+        number, leg = event.trial, self._milestones.index(event.epochs) + 1
+        source = number if event.source is None else event.source
+        config = self._leg(number, self._params_at(number, event.epochs), leg, source)
+        return verdict | {"config": portable(config)}
+
+    def _params_at(self, number: int, epochs: int) -> Params:
+        """The params that a trial has from a milestone on."""
+        params: Params = {}
+        for event in self._record.events:
+            if event.trial == number and (event.epochs or 0) <= epochs:
+                params = event.params or params
+        return params
 
     def _is_stopped(self, number: int) -> bool:
         own = (e for e in reversed(self._record.events) if e.trial == number and e.kind == "result")
@@ -282,7 +357,7 @@ class Search:
         self._close(number)
 
     def _close(self, number: int) -> None:
-        self._judged.end(number, _last(self._record.trials[number]))
+        self._end(number)
         self._live.pop(number, None)
         self._record.write_table()
         self._changed()
@@ -335,8 +410,11 @@ class Search:
         return Found(self._record.uri, self._record.config, trials, best, tuple(front))
 
 
-def _run_name(config: RunConfig, number: int) -> str:
-    return f"{config.name}/trials/{number:04d}"
+class _Decision(NamedTuple):
+    """What becomes of a trial at a milestone."""
+
+    stop: bool
+    exploit: Exploit | None
 
 
 def _number(value: float | None) -> float:

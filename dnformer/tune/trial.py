@@ -29,14 +29,17 @@ class Task:
     Attributes:
         number: of the trial.
         config: its run, as `RunConfig.dump` gives it.
-        gate: where it asks whether it goes on.
+        gate: where it asks what becomes of it.
         monitor: what it is judged by, as `train.monitor`.
+        in_legs: it is one run from milestone to milestone, each with a config of its own, which
+            comes with the verdict.
     """
 
     number: int
     config: dict[str, Any]
     gate: Gate
     monitor: str
+    in_legs: bool = False
 
 
 def run_trial(task: Task, report: Report) -> None:
@@ -58,18 +61,35 @@ def run_trial(task: Task, report: Report) -> None:
     config = parse(RunConfig, task.config)
     storage.configure(config.storage)
     teller = Teller(task, report)
-    # a milestone may have been passed when nobody recorded it any more
-    for record in read_metrics(run_uri(config)):
-        teller.take(record)
-    progress = launch.Progress(record=teller.take)
+    train = partial(launch.train, progress=launch.Progress(record=teller.take))
     try:
-        result = _when_free(partial(launch.train, config, progress=progress, gate=task.gate))
+        if task.in_legs:
+            result = _in_legs(task, config, train, teller)
+        else:
+            # a milestone may have been passed when nobody recorded it any more
+            for record in read_metrics(run_uri(config)):
+                teller.take(record)
+            result = _when_free(partial(train, config, gate=task.gate))
     except (ConfigError, DataError, TrainError) as error:
         if isinstance(error, LostError):
             raise
         report({"kind": "failed", "error": str(error)})
     else:
         report({"kind": "end", "result": result})
+
+
+def _in_legs(
+    task: Task, config: RunConfig, train: Callable[[RunConfig], dict[str, Any]], teller: "Teller"
+) -> dict[str, Any]:
+    """The result of the last leg; those that an earlier start finished give theirs again."""
+    metric = task.monitor.removeprefix("val/")
+    for epochs in task.gate.milestones:
+        result = _when_free(partial(train, config))
+        if result["epochs"] < epochs:  # out of patience
+            return result
+        teller.tell("result", epochs, result["val"][metric])
+        config = parse(RunConfig, task.gate.verdict(epochs)["config"])
+    return _when_free(partial(train, config))
 
 
 def _when_free(train: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -91,7 +111,9 @@ class Teller:
     def __init__(self, task: Task, report: Report) -> None:
         from dnformer.train.objectives import better
 
-        self._gate, self._monitor, self._report = task.gate, task.monitor, report
+        # the legs of a trial tell theirs when they have ended
+        self._milestones = () if task.in_legs else task.gate.milestones
+        self._monitor, self._report = task.monitor, report
         self._better, self._best = better, math.nan
         self._begun = self._told = time.monotonic()
 
@@ -102,10 +124,14 @@ class Teller:
         value = record.get(self._monitor)
         if value is not None and self._better(self._monitor, value, self._best):
             self._best = value
-        epochs, now = record["epoch"] + 1, time.monotonic()
-        known = {"epochs": epochs, "value": None if math.isnan(self._best) else self._best}
-        if epochs in self._gate.milestones:
-            self._report({"kind": "result", **known})
-        elif now - self._told >= _LIVE_EVERY_S:
-            self._report({"kind": "live", **known, "seconds": now - self._begun})
-            self._told = now
+        epochs = record["epoch"] + 1
+        if epochs in self._milestones:
+            self.tell("result", epochs, self._best)
+        elif time.monotonic() - self._told >= _LIVE_EVERY_S:
+            self._told = time.monotonic()
+            self.tell("live", epochs, self._best, seconds=self._told - self._begun)
+
+    def tell(self, kind: str, epochs: int, value: float, **more: float) -> None:
+        """Reports a value, None where it is no number."""
+        known = {"epochs": epochs, "value": value if math.isfinite(value) else None}
+        self._report({"kind": kind, **known, **more})

@@ -20,12 +20,12 @@ class Trial:
 
     Attributes:
         number: from 0, in the order of the proposals.
-        params: the fields of the space that it sets, by dotted path.
+        params: the fields of the space that it sets, by dotted path; under pbt the last ones.
         state: "running" also where its process is gone: it goes on; "stopped": ended early.
         results: at the epochs where it was judged, in their order.
         values: of the objectives, once it is "finished" or "stopped".
-        facts: what else is known of one that has ended: `best_epoch`, `epochs`, `seconds`, `val`,
-            `test`, `parameters`; `error` of a failed one.
+        facts: what else is known of one that has ended: `run` (of pbt its last leg),
+            `best_epoch`, `epochs`, `seconds`, `val`, `test`, `parameters`; `error` of a failed one.
     """
 
     number: int

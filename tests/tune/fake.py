@@ -37,7 +37,7 @@ def curve(config: dict[str, Any], epoch: int) -> float:
 
 def fake_trial(task: Task, report: Callable[[Message], None], epoch_s: float = 0.0) -> None:
     """As `run_trial`; what it has done stands in a file, by which it goes on."""
-    folder = Path(task.gate.uri).parent
+    folder = Path(task.gate.folder)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "state.json"
     done = json.loads(path.read_text()) if path.exists() else 0
@@ -55,8 +55,8 @@ def fake_trial(task: Task, report: Callable[[Message], None], epoch_s: float = 0
     best = max(values[:epochs])
     metrics = {"accuracy": best, "loss": 1 - best}
     result = {
-        "epochs": epochs, "best_epoch": epochs - 1, "seconds": 0.5, "parameters": 100,
-        "val": metrics, "test": metrics,
+        "run": str(folder), "epochs": epochs, "best_epoch": epochs - 1, "seconds": 0.5,
+        "parameters": 100, "val": metrics, "test": metrics,
     }  # fmt: skip
     report({"kind": "end", "result": result})
 

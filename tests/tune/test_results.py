@@ -54,7 +54,7 @@ def test_best_config_is_the_trials_under_another_name():
 
 
 def test_best_config_of_a_stopped_trial_stops_there():
-    ran = config(name="search/trials/0003", train={"epochs": 9})
+    ran = config(name="search/trials/0003/leg-1", train={"epochs": 9})
     best = best_config(ran, trial(state="stopped"))
     assert best == config(name="search-best", train={"epochs": 9, "stop_after": 5})
 
@@ -198,8 +198,9 @@ def test_paired_of_few_says_that_p_cannot_be_small():
 def test_repeat_configs_have_one_seed_and_full_length():
     base = config(seed=1, train={"epochs": 9}, tune={"space": {"model.heads": {"choice": [1, 4]}}})
     ran = config(
-        name="search/trials/0003", seed=1, data={"uri": "/data", "seed": 1}, model={"heads": 4},
-        train={"epochs": 9, "stop_after": 5, "threads": 1, "micro_batches": 1},
+        name="search/trials/0003/leg-1", seed=1, data={"uri": "/data", "seed": 1},
+        model={"heads": 4}, train={"epochs": 9, "stop_after": 5, "threads": 1, "micro_batches": 1,
+                                   "continue_from": "/runs/search/trials/0001/leg-0"},
     )  # fmt: skip
     configs = repeat_configs(base, [(trial(), ran)])
     assert configs == {

@@ -132,6 +132,12 @@ def test_another_search_in_its_folder_is_refused_with_what_differs(tmp_path):
         fake.search(tmp_path, space={})
 
 
+def test_another_order_of_the_space_is_another_search(tmp_path):
+    fake.search(tmp_path)
+    with pytest.raises(CheckpointError, match=r"tune\.space's order is \['optim\.lr', 'model"):
+        fake.search(tmp_path, space=dict(reversed(fake.SPACE.items())))
+
+
 def test_fresh_forgets_the_trials(tmp_path):
     fake.search(tmp_path)
     config = fake.config_of(tmp_path, num_trials=2)
