@@ -17,6 +17,7 @@ from dnformer.cli_progress import _logs_to
 from dnformer.config import RunConfig
 from dnformer.train.objectives import better, shown
 from dnformer.tune.search import Live, Watch
+from dnformer.tune.space import Space
 from dnformer.tune.trials import Params, Result, Trial
 
 # lines of the terminal that the table's rows leave to what is above and below them
@@ -75,6 +76,8 @@ class Story:
 
     def __init__(self, config: RunConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
         train, self.num_trials = config.train, config.tune.num_trials
+        if config.tune.search == "grid":
+            self.num_trials = min(self.num_trials, len(Space(config).grid()))
         self.epochs = min(train.epochs, train.stop_after or train.epochs)
         assert train.monitor is not None
         self.monitor, self.metric = train.monitor, train.monitor.removeprefix("val/")

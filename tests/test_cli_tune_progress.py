@@ -133,6 +133,14 @@ def test_time_left_is_not_told_before_there_is_a_pace(story, clock):
     ]
 
 
+def test_a_grid_has_no_more_trials_than_combinations(clock):
+    values = {
+        "name": "search", "data": {"uri": "data"}, "train": {"monitor": "val/loss"},
+        "tune": {"search": "grid", "space": {"model.heads": {"choice": [1, 2, 4]}}},
+    }  # fmt: skip
+    assert Story(parse(RunConfig, values), clock=clock).num_trials == 3
+
+
 def test_setting_names_are_as_short_as_they_can_be():
     assert setting_names(["model.dropout", "optim.lr", "a.name", "b.name"]) == {
         "model.dropout": "dropout", "optim.lr": "lr", "a.name": "a.name", "b.name": "b.name",
