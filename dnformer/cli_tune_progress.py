@@ -84,7 +84,7 @@ class Story:
         self._names = setting_names(list(config.tune.space))
         self._clock, self._begun = clock, clock()
         self._told: Sequence[Trial] | None = None
-        self._first_done = 0.0
+        self._first_done: float | None = None
 
     def value(self, value: float | None) -> str:
         """A value as a person reads it."""
@@ -110,9 +110,9 @@ class Story:
     def lines(self, trials: Sequence[Trial], live: Mapping[int, Live]) -> list[str]:
         """What a log says since the last call: a line for each begin, rung and end."""
         told, self._told = self._told, list(trials)
+        self._start(trials)
         lines = []
         if told is None:
-            self._start(trials)
             known = any(trial.results or trial.state != "running" for trial in trials)
             told = trials if known else []
             lines = self._found(told, live)
@@ -186,9 +186,7 @@ class Story:
 
     def head(self, trials: Sequence[Trial], live: Mapping[int, Live]) -> list[str]:
         """Two lines above the table: how far the search is, and its best trial so far."""
-        if self._told is None:
-            self._told = ()
-            self._start(trials)
+        self._start(trials)
         if not trials:
             return ["no trial has begun", ""]
         lines = [f"{self.counts(trials)}{self._left(trials, live)}", "no value so far"]
@@ -201,7 +199,8 @@ class Story:
 
     def _start(self, trials: Sequence[Trial]) -> None:
         """What was done before this start says nothing about its pace."""
-        self._begun, self._first_done = self._clock(), self._done(trials, {})
+        if trials and self._first_done is None:
+            self._begun, self._first_done = self._clock(), self._done(trials, {})
 
     def _done(self, trials: Sequence[Trial], live: Mapping[int, Live]) -> float:
         """Trials that are done, those that go on by their epochs."""
@@ -213,7 +212,7 @@ class Story:
     def left_s(self, trials: Sequence[Trial], live: Mapping[int, Live]) -> float | None:
         """Seconds left at the pace of this start; None before there is one."""
         done = self._done(trials, live)
-        gained = done - self._first_done
+        gained = done - (self._first_done or 0)
         if gained <= 0:
             return None
         return max(self.num_trials - done, 0) * (self._clock() - self._begun) / gained

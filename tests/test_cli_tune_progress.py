@@ -123,8 +123,10 @@ def test_best_is_the_lowest_loss_and_never_no_number(clock):
 
 def test_time_left_is_not_told_before_there_is_a_pace(story, clock):
     assert story.head([], NOTHING) == ["no trial has begun", ""]
+    # Ray starts
+    clock.now += 30
+    assert story.head([trial(0)], NOTHING) == ["1 of 4 trials: 1 running", "no value so far"]
     clock.now += 50
-    assert story.left_s([trial(0)], NOTHING) is None
     assert story.left_s([trial(0)], {0: Live(50, None, 50.0)}) == 350
     assert story.left_s([trial(n, "failed") for n in range(4)], NOTHING) == 0
     assert story.head([trial(0)], {0: Live(50, 0.5, 50.0)}) == [
