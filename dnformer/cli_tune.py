@@ -191,8 +191,11 @@ def _repeated(base: configs.RunConfig, outcome: _Outcome, times: int, top: int) 
     chosen = [(trial, outcome.config_of(trial)) for trial in outcome.order[:top]]
 
     def repeat(config: configs.RunConfig) -> dict[str, Any]:
+        say(f"repeats of {config.name.rpartition('/')[2]}")
+        if not sys.stderr.isatty():
+            # a log has no line for each epoch of so many runs
+            return launch.repeat(config, times, progress=launch.Progress(say))
         with training_progress(config, repeats=times) as progress:
-            progress.say(f"repeats of {config.name.rpartition('/')[2]}")
             return launch.repeat(config, times, progress=progress)
 
     return repeat_top(repeat_configs(base, chosen), repeat)
@@ -202,11 +205,14 @@ def _show(outcome: _Outcome, repeats: "Sequence[Repeats]") -> None:
     console = Console()
     # lines that wrap are read more easily than cut ones
     console.width = max(console.width, 150)
+    console.print(outcome.found.uri, highlight=False, markup=False, soft_wrap=True)
     console.print(_trials_table(outcome))
     for line in _lines(outcome):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if repeats:
-        console.print()
+        metric, count = repeats[0].metric, len(repeats[0].values)
+        title = f"test {metric} of {count} seeds and splits, the same ones in each row"
+        console.print(f"\n{title}", highlight=False)
         console.print(_repeats_table(repeats))
         note = next((each.against.note for each in repeats if each.against), "")
         if note:
@@ -243,7 +249,7 @@ def _trials_table(outcome: _Outcome) -> Table:
     names = setting_names(list(found.config.tune.space))
     others = found.config.tune.objectives[1:]
     front = {trial.number for trial in found.front} if others else set()
-    table = Table(title=found.uri, title_justify="left", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     table.add_column("trial", justify="right")
     for name in names.values():
         table.add_column(name)
@@ -273,10 +279,9 @@ def _trials_table(outcome: _Outcome) -> Table:
 def _repeats_table(repeats: "Sequence[Repeats]") -> Table:
     from dnformer.train.objectives import METRICS, shown
 
-    metric, count = repeats[0].metric, len(repeats[0].values)
+    metric = repeats[0].metric
     scale, unit = (100, " points") if METRICS[metric].percent else (1, "")
-    title = f"test {metric}, mean ± std of {count} seeds and splits, the same ones in each row"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     for name in ("", "mean ± std", "minus the baseline's", "95 % interval", "p"):
         table.add_column(name, no_wrap=True)
     for each in repeats:

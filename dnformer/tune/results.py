@@ -166,11 +166,11 @@ class Paired(NamedTuple):
 
     @property
     def note(self) -> str:
-        """What a person must know of `p`; nothing where there are enough pairs."""
+        """What a person must know of the test; nothing where there are enough pairs."""
         if self.num_pairs >= _FEWEST_PAIRS:
             return ""
         return (
-            f"p of {self.num_pairs} pairs is never below 0.05; "
+            f"p of {self.num_pairs} pairs is never below 0.05, and their interval is too narrow; "
             f"give --repeat {_FEWEST_PAIRS} or more"
         )
 
