@@ -121,10 +121,10 @@ class Story:
             before = told[number] if number < len(told) else None
             if before is None:
                 lines.append(f"trial {number} begins: {self.settings(trial.params)}")
-            elif before.params != trial.params:
-                lines.append(f"trial {number} goes on with {self.settings(trial.params)}")
             seen = len(before.results) if before else 0
             lines += [self._rung(number, result) + best for result in trial.results[seen:]]
+            if before is not None and before.params != trial.params:
+                lines.append(f"trial {number} goes on with {self.settings(trial.params)}")
             # that one failed is said by the search itself
             ended = trial.state in ("finished", "stopped")
             if ended and (before is None or before.state == "running"):

@@ -100,8 +100,8 @@ def test_log_says_that_a_trial_took_over_other_settings(story):
     story.lines([trial(0)], NOTHING)
     other = replace(trial(0, "running", Result(11, 0.5)), params={"model.heads": 1})
     assert story.lines([other], NOTHING) == [
-        "trial 0 goes on with heads 1",
         "trial 0  epoch 11/100  val accuracy 50.00 %  best so far 50.00 % (trial 0)",
+        "trial 0 goes on with heads 1",
     ]
 
 

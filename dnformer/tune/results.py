@@ -59,6 +59,8 @@ def write_best(search: str, config: RunConfig, trial: Trial, *, monitor: str) ->
         f"{monitor} {trial.values[0]!r} in {trial.facts['epochs']} epochs.\n"
         "# It trains to the same value: dnformer train best.yaml\n"
     )
+    if config.train.continue_from is not None:
+        header += "# It goes on from train.continue_from, whose folder it needs.\n"
     text = yaml.safe_dump(changed(config), sort_keys=False, default_flow_style=None, width=100)
     uri = storage.join(search, "best.yaml")
     storage.write_bytes(uri, (header + text).encode())

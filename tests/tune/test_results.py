@@ -93,6 +93,10 @@ def test_write_best_says_whose_it_is():
     ]
     assert lines[2] == "name: search"
     assert "data: {uri: /data, seed: null}" in lines
+    goes_on = config(train={"continue_from": "/runs/search/trials/0001/leg-0"})
+    write_best("memory://runs/search", goes_on, trial(), monitor="val/accuracy")
+    lines = storage.read_bytes(uri).decode().splitlines()
+    assert lines[2] == "# It goes on from train.continue_from, whose folder it needs."
 
 
 def test_best_yaml_trains_to_the_trials_value_from_any_folder(tmp_path, monkeypatch):
