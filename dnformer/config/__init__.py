@@ -69,7 +69,9 @@ class RunConfig(Section):
     cache: CacheConfig = CacheConfig()
     storage: StorageConfig = StorageConfig()
     tracking: TrackingConfig = TrackingConfig()
-    tune: TuneConfig = Field(TuneConfig(), json_schema_extra=RUNTIME)
+    tune: TuneConfig = Field(
+        TuneConfig(), description="a search around this run", json_schema_extra=RUNTIME
+    )
 
     @field_validator("name")
     @classmethod
