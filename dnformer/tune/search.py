@@ -18,11 +18,10 @@ from dnformer.train import launch
 from dnformer.train.gate import Gate, Verdict
 from dnformer.train.objectives import METRICS
 from dnformer.train.run import portable
-from dnformer.tune.judge import Judge, judge
-from dnformer.tune.population import Exploit, Population
 from dnformer.tune.proposals import proposer
 from dnformer.tune.ranking import best_of, front_of
 from dnformer.tune.record import Event, Record, facts_of
+from dnformer.tune.rules import Rules, rules_for
 from dnformer.tune.runner import Source, Trainable, room_for, run_trials
 from dnformer.tune.space import Space
 from dnformer.tune.trial import Message, Task, run_trial
@@ -173,9 +172,7 @@ class Search:
         self._higher = not METRICS[monitor.removeprefix("val/")].lower_is_better
         self._space = Space(config)
         self._proposer = proposer(self._space, config.tune, seed=config.seed, higher=self._higher)
-        self._judge: Judge | None = None
-        self._population: Population | None = None
-        self._milestones: tuple[int, ...] = ()
+        self._rules: Rules  # from `replay` on
         self._started, self._lost = set[int](), set[int]()
         self._live: dict[int, Live] = {}
         self._ticked = -math.inf
@@ -188,43 +185,18 @@ class Search:
         return not running and self._proposed() is None
 
     def replay(self) -> None:
-        """Makes the judge, or the population, and tells it all that was recorded."""
-        config = self._record.config
-        epochs, higher, seed = config.train.epochs, self._higher, config.seed
-        if config.tune.scheduler == "pbt":
-            self._population = Population(
-                self._space, config.tune, epochs, higher=higher, seed=seed
-            )
-            self._milestones = self._population.milestones
-        else:
-            self._judge = judge(config.tune, epochs, higher=higher, seed=seed)
-            self._milestones = self._judge.milestones
+        """Makes the rules, and tells them all that was recorded."""
+        self._rules = rules_for(self._space, self._record.config, higher=self._higher)
         for event in self._record.events:
             number = event.trial
             if event.kind == "begin":
                 assert event.params is not None
-                self._begin(number, event.params)
+                self._rules.begin(number, event.params)
             elif event.kind == "result":
                 assert event.epochs is not None
-                self._decide(number, Result(event.epochs, _number(event.value)))
+                self._rules.decide(number, Result(event.epochs, _number(event.value)))
             elif event.kind == "end":
-                self._end(number)
-
-    def _begin(self, number: int, params: Params) -> None:
-        if self._population is not None:
-            self._population.begin(number, params)
-        if self._judge is not None:
-            self._judge.begin(number)
-
-    def _decide(self, number: int, result: Result) -> "_Decision":
-        if self._population is not None:
-            return _Decision(False, self._population.result(number, result))
-        assert self._judge is not None, "replay() first"
-        return _Decision(not self._judge.result(number, result), None)
-
-    def _end(self, number: int) -> None:
-        if self._judge is not None:
-            self._judge.end(number, _last(self._record.trials[number]))
+                self._rules.end(number, _last(self._record.trials[number]))
 
     def next_task(self) -> Task | None:
         """A trial that an earlier start left, or the next one."""
@@ -236,7 +208,7 @@ class Search:
             return None
         number = len(self._record.trials)
         self._record.append("begin", number, params=params)
-        self._begin(number, params)
+        self._rules.begin(number, params)
         self._changed()
         return self._task(number)
 
@@ -248,15 +220,13 @@ class Search:
 
     def _task(self, number: int) -> Task:
         self._started.add(number)
-        first = next(e for e in self._record.events if e.trial == number)
-        assert first.params is not None
-        in_legs = self._population is not None
-        if in_legs:
-            config = self._leg(number, first.params, 0, None)
+        first = self._params_at(number, 0)
+        if self._rules.in_legs:
+            config = self._leg(number, first, 0, None)
         else:
-            config = self._space.config(first.params)
-            config = config.model_copy(update={"name": self._name(number)})
-        return Task(number, portable(config), self._gate(number), self._monitor, in_legs)
+            config = self._space.config(first).model_copy(update={"name": self._name(number)})
+        gate = self._gate(number)
+        return Task(number, portable(config), gate, self._monitor, self._rules.in_legs)
 
     def _name(self, number: int) -> str:
         return f"{self._record.config.name}/trials/{number:04d}"
@@ -268,7 +238,7 @@ class Search:
         """
         config = self._space.config(params)
         update = {
-            "stop_after": (*self._milestones, None)[leg],
+            "stop_after": (*self._rules.milestones, None)[leg],
             "continue_from": None if source is None else self._leg_uri(source, leg - 1),
         }
         train = config.train.model_copy(update=update)
@@ -278,7 +248,7 @@ class Search:
         return storage.join(self._record.uri, f"trials/{number:04d}/leg-{leg}")
 
     def _gate(self, number: int) -> Gate:
-        return Gate(storage.join(self._record.uri, f"trials/{number:04d}"), self._milestones)
+        return Gate(storage.join(self._record.uri, f"trials/{number:04d}"), self._rules.milestones)
 
     def told(self, number: int, message: Message) -> None:
         """Records what a trial tells, and publishes the verdict where it waits for one."""
@@ -297,17 +267,9 @@ class Search:
     def _milestone(self, number: int, result: Result) -> None:
         recorded = self._recorded(number, result.epochs)
         if recorded is None:
-            decision = self._decide(number, result)
-            taken = decision.exploit
-            self._record.append(
-                "result",
-                number,
-                epochs=result.epochs,
-                value=result.value if math.isfinite(result.value) else None,
-                stop=decision.stop,
-                params=None if taken is None else taken.params,
-                source=None if taken is None else taken.source,
-            )
+            value = result.value if math.isfinite(result.value) else None
+            decision = self._rules.decide(number, result)._asdict()
+            self._record.append("result", number, epochs=result.epochs, value=value, **decision)
             recorded = self._record.events[-1]
         # also where it is told again: a verdict that was recorded may not have been published
         self._gate(number).publish(result.epochs, self._verdict(recorded))
@@ -320,10 +282,10 @@ class Search:
     def _verdict(self, event: Event) -> Verdict:
         """What a trial is told of its `event`."""
         verdict: Verdict = {"stop": event.stop}
-        if self._population is None:
+        if not self._rules.in_legs:
             return verdict
         assert event.epochs is not None
-        number, leg = event.trial, self._milestones.index(event.epochs) + 1
+        number, leg = event.trial, self._rules.milestones.index(event.epochs) + 1
         source = number if event.source is None else event.source
         config = self._leg(number, self._params_at(number, event.epochs), leg, source)
         return verdict | {"config": portable(config)}
@@ -357,7 +319,7 @@ class Search:
         self._close(number)
 
     def _close(self, number: int) -> None:
-        self._end(number)
+        self._rules.end(number, _last(self._record.trials[number]))
         self._live.pop(number, None)
         self._record.write_table()
         self._changed()
@@ -408,13 +370,6 @@ class Search:
         best = best_of(trials, objectives, higher=self._higher)
         front = front_of(trials, objectives, higher=self._higher)
         return Found(self._record.uri, self._record.config, trials, best, tuple(front))
-
-
-class _Decision(NamedTuple):
-    """What becomes of a trial at a milestone."""
-
-    stop: bool
-    exploit: Exploit | None
 
 
 def _number(value: float | None) -> float:
