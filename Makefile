@@ -36,5 +36,6 @@ lint: env
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/yamllint --strict cluster jobs/configs
 
 check: lint test
