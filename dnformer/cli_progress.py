@@ -230,7 +230,7 @@ class Bar:
         live = Live(self, console=self._console, transient=True, refresh_per_second=4)
         self._stack.enter_context(live)
         # stderr is now what writes above the bar
-        self._stack.enter_context(_logs_to(sys.stderr))
+        self._stack.enter_context(logs_to(sys.stderr))
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -260,7 +260,7 @@ class Bar:
 
 
 @contextmanager
-def _logs_to(stream: Any) -> Iterator[None]:
+def logs_to(stream: Any) -> Iterator[None]:
     """Warnings on stderr go to `stream`, which writes above the bar, while the block runs."""
     handlers = [
         handler

@@ -107,6 +107,7 @@ class _Outcome:
         from dnformer.train.objectives import METRICS
         from dnformer.tune.ranking import ranked
         from dnformer.tune.results import best_config, importance, write_best
+        from dnformer.tune.space import Space
 
         self.found, tuned = found, found.config.tune
         if found.best is None:
@@ -118,7 +119,7 @@ class _Outcome:
         self.order = ranked(found.trials, tuned.objectives, higher=higher)
         self.config = best_config(self.config_of(self.best), self.best)
         self.file = write_best(found.uri, self.config, self.best, monitor=monitor)
-        self.importance = importance(tuned.space, found.trials, higher=higher)
+        self.importance = importance(Space(found.config).dimensions, found.trials, higher=higher)
 
     def config_of(self, trial: "Trial") -> configs.RunConfig:
         """A trial's config, as its run stored it."""

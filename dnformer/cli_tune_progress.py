@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dnformer.cli_common import say
-from dnformer.cli_progress import _logs_to
+from dnformer.cli_progress import logs_to
 from dnformer.config import RunConfig
 from dnformer.train.objectives import better, shown
 from dnformer.tune.search import Live, Watch
@@ -308,7 +308,7 @@ class Board:
         live = Changing(self, console=self._console, transient=True, refresh_per_second=2)
         self._stack.enter_context(live)
         # stderr is now what writes above the table
-        self._stack.enter_context(_logs_to(sys.stderr))
+        self._stack.enter_context(logs_to(sys.stderr))
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -78,7 +78,7 @@ class _Optuna:
 
     def propose(self, number: int, trials: Sequence[Trial]) -> Params | None:
         tried = [trial.params for trial in trials]
-        with _quiet():
+        with quiet():
             study = self._study(number, trials)
             # an ask that is not taken stays a running trial, from which TPE keeps away
             draws = (self._draw(study.ask()) for _ in itertools.count())
@@ -132,8 +132,8 @@ class _Optuna:
         return optuna.trial.create_trial(
             state=state,
             values=values,
-            params={one.path: _coded(one, trial.params[one.path]) for one in chosen},
-            distributions={one.path: _distribution(one) for one in chosen},
+            params={one.path: coded(one, trial.params[one.path]) for one in chosen},
+            distributions={one.path: distribution(one) for one in chosen},
             intermediate_values={result.epochs: result.value for result in trial.results},
         )
 
@@ -145,18 +145,19 @@ def _suggested(asked: "optuna.Trial", dimension: Dimension) -> Any:
     path, low, high = dimension.path, dimension.low, dimension.high
     log = dimension.kind.startswith("log")
     if dimension.kind == "choice":
-        # by index: a choice may be a list, which Optuna does not take
         return dimension.choices[asked.suggest_categorical(path, range(len(dimension.choices)))]
     if dimension.kind in ("int", "logint"):
         return asked.suggest_int(path, int(low), int(high), log=log)
     return asked.suggest_float(path, low, high, log=log)
 
 
-def _coded(dimension: Dimension, value: Any) -> Any:
+def coded(dimension: Dimension, value: Any) -> Any:
+    """A value as Optuna has it: a choice by its index, since it may be a list."""
     return dimension.choices.index(value) if dimension.choices else value
 
 
-def _distribution(dimension: Dimension) -> "optuna.distributions.BaseDistribution":
+def distribution(dimension: Dimension) -> "optuna.distributions.BaseDistribution":
+    """A dimension as Optuna has it."""
     from optuna import distributions
 
     if dimension.kind == "choice":
@@ -168,7 +169,7 @@ def _distribution(dimension: Dimension) -> "optuna.distributions.BaseDistributio
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No line for each study, and none that `group` is experimental: its version is pinned."""
     import optuna
 

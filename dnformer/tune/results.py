@@ -1,6 +1,5 @@
 """What a search leaves: its best config, which fields mattered, and whether the best is better."""
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -9,8 +8,10 @@ import numpy as np
 import yaml
 
 from dnformer import storage
-from dnformer.config import DataConfig, Entry, RunConfig, TuneConfig
+from dnformer.config import DataConfig, RunConfig, TuneConfig
 from dnformer.parsing import leaves, put
+from dnformer.tune.proposals import coded, distribution, quiet
+from dnformer.tune.space import Dimension
 from dnformer.tune.trials import Trial
 
 BASELINE = "baseline"
@@ -68,7 +69,7 @@ def write_best(search: str, config: RunConfig, trial: Trial, *, monitor: str) ->
 
 
 def importance(
-    space: Mapping[str, Entry], trials: Sequence[Trial], *, higher: bool
+    dimensions: Sequence[Dimension], trials: Sequence[Trial], *, higher: bool
 ) -> dict[str, float]:
     """How much of the difference between good and other trials each field tells, adding up to 1.
 
@@ -76,7 +77,7 @@ def importance(
     every trial sets, and those of which one value was tried; with few trials there is nothing.
 
     Args:
-        space: of the search.
+        dimensions: of the search's space.
         trials: of which those that have ended with a metric count.
         higher: whether a higher metric is better.
     """
@@ -92,17 +93,17 @@ def importance(
     losses = sorted(-value if higher else value for _, value in ended)
     if losses[math.ceil(share * len(losses)) - 1] == losses[-1]:  # none is worse than the good
         return {}
-    paths = [
-        path
-        for path in space
-        if all(path in trial.params for trial, _ in ended)
-        and len({_category(trial.params[path]) for trial, _ in ended}) > 1
+    told = [
+        one
+        for one in dimensions
+        if all(one.path in trial.params for trial, _ in ended)
+        and len({str(trial.params[one.path]) for trial, _ in ended}) > 1
     ]
-    return _ped_anova({path: space[path] for path in paths}, ended, share, higher=higher)
+    return _ped_anova(told, ended, share, higher=higher) if told else {}
 
 
 def _ped_anova(
-    space: Mapping[str, Entry],
+    dimensions: Sequence[Dimension],
     ended: Sequence[tuple[Trial, float]],
     share: float,
     *,
@@ -110,43 +111,16 @@ def _ped_anova(
 ) -> dict[str, float]:
     import optuna
 
-    if not space:
-        return {}
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(direction="maximize" if higher else "minimize")
-    distributions = {path: _distribution(entry) for path, entry in space.items()}
-    for trial, value in ended:
-        params = {
-            path: trial.params[path] if space[path].bounds else _category(trial.params[path])
-            for path in space
-        }
-        study.add_trial(
-            optuna.trial.create_trial(params=params, distributions=distributions, value=value)
-        )
-    evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=share)
-    return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
-
-
-def _distribution(entry: Entry) -> Any:
-    from optuna.distributions import (
-        CategoricalDistribution,
-        FloatDistribution,
-        IntDistribution,
-    )
-
-    if entry.bounds is None:
-        assert entry.choice is not None
-        return CategoricalDistribution(list(dict.fromkeys(map(_category, entry.choice))))
-    low, high = entry.bounds
-    log = entry.kind.startswith("log")
-    if entry.kind.endswith("int"):
-        return IntDistribution(int(low), int(high), log=log)
-    return FloatDistribution(low, high, log=log)
-
-
-def _category(value: Any) -> str:
-    # a choice may be a list, which Optuna does not take
-    return json.dumps(value)
+    distributions = {one.path: distribution(one) for one in dimensions}
+    with quiet():
+        study = optuna.create_study(direction="maximize" if higher else "minimize")
+        for trial, value in ended:
+            params = {one.path: coded(one, trial.params[one.path]) for one in dimensions}
+            study.add_trial(
+                optuna.trial.create_trial(params=params, distributions=distributions, value=value)
+            )
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=share)
+        return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
 
 
 class Paired(NamedTuple):

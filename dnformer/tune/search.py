@@ -197,6 +197,7 @@ class Search:
                 self._rules.decide(number, Result(event.epochs, _number(event.value)))
             elif event.kind == "end":
                 self._rules.end(number, _last(self._record.trials[number]))
+        self._changed()
 
     def next_task(self) -> Task | None:
         """A trial that an earlier start left, or the next one."""
@@ -334,6 +335,10 @@ class Search:
             "parameters": facts["parameters"],
         }
         return [float(known[name]) for name in self._record.config.tune.objectives]
+
+    def again(self, number: int, reason: str) -> None:
+        """Tells that a trial's process was lost, and another one goes on with it."""
+        self._watch.say(f"trial {number}: {reason}; starting it again")
 
     def lost(self, number: int, reason: str) -> None:
         """Records that a trial's process was lost; a second time it has failed."""

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dnformer import storage
-from dnformer.config import Entry, RunConfig, load_config
+from dnformer.config import RunConfig, load_config
 from dnformer.data.ingest.run import ingest
 from dnformer.data.sources.synthetic import SyntheticSource
 from dnformer.parsing import parse, read_yaml
@@ -27,6 +27,7 @@ from dnformer.tune.results import (
     repeat_top,
     write_best,
 )
+from dnformer.tune.space import Space
 from dnformer.tune.trials import Trial
 
 
@@ -37,9 +38,6 @@ def config(**values: Any) -> RunConfig:
 def trial(number: int = 3, *, state: Any = "finished", value: float = 0.75, **params: Any) -> Trial:
     named = {path.replace("_", ".", 1): setting for path, setting in params.items()}
     return Trial(number, named, state, values=(value,), facts={"epochs": 5})
-
-
-SPACE = {"model.heads": Entry(choice=[1, 2])}
 
 
 def test_best_config_is_the_trials_under_another_name():
@@ -124,9 +122,6 @@ def test_best_yaml_trains_to_the_trials_value_from_any_folder(tmp_path, monkeypa
     assert (result["epochs"], result["val"]["accuracy"]) == (2, value)
 
 
-LR, LIST = Entry(loguniform=(1e-4, 1e-2)), Entry(choice=[[5], [10, 5]])
-
-
 def trials(count: int, *, higher: bool = True) -> list[Trial]:
     """Of which the learning rate decides the value, and nothing else does."""
     random, made = np.random.default_rng(0), []
@@ -144,10 +139,14 @@ def trials(count: int, *, higher: bool = True) -> list[Trial]:
     return made
 
 
-WHOLE = {
-    "optim.lr": LR, "loader.num_neighbors": LIST, "model.layers": Entry(int=(1, 4)),
-    "model.heads": Entry(choice=[1, 2]), "model.dropout": Entry(uniform=(0, 0.9)),
-}  # fmt: skip
+SPACE = {
+    "optim.lr": {"loguniform": [1e-4, 1e-2]},
+    "loader.num_neighbors": {"choice": [[5], [10, 5]]},
+    "model.layers": {"int": [1, 4]},
+    "model.heads": {"choice": [1, 2]},
+    "model.dropout": {"uniform": [0, 0.9]},
+}
+WHOLE = Space(config(tune={"space": SPACE})).dimensions
 
 
 @pytest.mark.parametrize("higher", [True, False])
