@@ -21,6 +21,7 @@ from dnformer.cli_common import Json, say, split_value, waiting
 from dnformer.cli_doctor import doctor
 from dnformer.cli_ingest import ingest
 from dnformer.cli_storage import StorageOptions, configure_storage
+from dnformer.cli_submit import list_jobs, logs, status, stop, submit
 from dnformer.cli_train import evaluate, train
 from dnformer.cli_tune import tune
 from dnformer.errors import DNFormerError
@@ -105,7 +106,12 @@ app.command()(train)
 app.command()(tune)
 app.command()(evaluate)
 app.command()(doctor)
+app.command()(status)
+app.command()(logs)
+app.command()(stop)
+app.command("list")(list_jobs)
 
+app.add_typer(submit, name="submit")
 app.add_typer(bench, name="bench")
 app.add_typer(cache, name="cache")
 
