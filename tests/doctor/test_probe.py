@@ -1,8 +1,8 @@
-import errno
 import itertools
-import os
 import re
+import socket
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +14,13 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from dnformer import storage
 from dnformer.config import StorageConfig
-from dnformer.doctor import Check, check_machine, check_storage
+from dnformer.doctor import Check, check_storage
+from dnformer.doctor.clock import check_skew, skew_s
+from dnformer.errors import BackendError
 
-from .flaky_s3 import Answer, Fault, FlakyS3, Reset
+from ..flaky_s3 import Answer, Fault, FlakyS3, Reset
 
-STEPS = ["write", "read", "list", "replace", "remove"]
+STEPS = ["write", "read", "clock", "list", "replace", "remove"]
 
 
 def last(checks: list[Check]) -> Check:
@@ -161,23 +163,43 @@ def test_check_storage_below_a_file_is_a_failed_check(tmp_path: Path) -> None:
     assert check.mend
 
 
-def test_check_machine_names_versions_and_means(tmp_path: Path) -> None:
-    checks = {check.name: check for check in check_machine(tmp_path)}
-    assert {"python", "torch", "ray", "triton", "pyg-lib", "cores", "memory", "cache"} <= set(
-        checks
-    )
-    assert all(check.ok for check in checks.values())
-    assert checks["cache"].found.startswith(str(tmp_path))
-    assert list(tmp_path.iterdir()) == []
+def test_check_storage_that_never_answers_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+        storage.configure(StorageConfig(options={"s3": {"endpoint_url": url}}, retry_s=0))
+        try:
+            begin = time.monotonic()
+            check = last(check_storage("s3://bucket/x", step_s=1))
+            assert time.monotonic() - begin < 5
+        finally:
+            storage.configure(StorageConfig())
+    assert check.name == "write"
+    assert check.found.startswith("no answer within 1 s")
+    assert "endpoint_url" in check.mend
 
 
-def test_check_machine_with_a_cache_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"1")
-    folder = tmp_path / "file" / "cache"
-    (check,) = (check for check in check_machine(folder) if not check.ok)
-    assert check == Check(
-        "cache",
-        False,
-        f"{folder}: {os.strerror(errno.ENOTDIR)}",
-        "set cache.dir to a folder that can be written",
-    )
+def test_check_storage_on_s3_knows_the_stores_clock(bucket: str) -> None:
+    clock = next(check for check in check_storage(bucket) if check.name == "clock")
+    assert clock.found.startswith("as this machine's")
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        pytest.param(100.0, 0, id="whole-second-before"),
+        pytest.param(100.9, 0, id="between"),
+        pytest.param(102.0, 0.5, id="ahead"),
+        pytest.param(90.0, -9.5, id="behind"),
+    ],
+)
+def test_skew_allows_for_whole_seconds(there: float, expected: float) -> None:
+    assert skew_s(there, 100.5, 101.5) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("skew", "word"), [(301, "301 s ahead of"), (-3000, "3,000 s behind")])
+def test_check_skew_refuses_what_signatures_do_not_allow(skew: float, word: str) -> None:
+    with pytest.raises(BackendError, match=f"{word} this machine's: .*NTP"):
+        check_skew(skew)
+    assert check_skew(skew / 100)

@@ -1,24 +1,22 @@
-"""What is well and what is not, on this machine or on a store, and how it is mended."""
+"""A probe that is written to a store, read, listed, replaced and removed; and the store's clock."""
 
 import errno
-import importlib.metadata
-import os
-import platform
 import re
-import shutil
-import tempfile
 import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import Any, final
 
 from dnformer import storage
-from dnformer.data import local_stores
+from dnformer.doctor.check import Check, within
+from dnformer.doctor.clock import check_skew, skew_s
 from dnformer.errors import BackendError, ConfigError, DataError, DNFormerError
-from dnformer.memory import memory_limit
 
+# of one step; a client of a store may try for minutes by itself
+_STEP_S = 20.0
 _CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS, or run `gcloud auth application-default login`",
@@ -42,39 +40,19 @@ _MENDS = (
         "storage.options.{protocol}.endpoint_url",
     ),
 )
-_OPTIONAL = {
-    "triton": "needed on a GPU only",
-    "pyg-lib": "needed for loader.sampler pyg-lib only",
-    "s3fs": "needed for s3:// only: pip install 'dnformer[s3]'",
-    "gcsfs": "needed for gs:// only: pip install 'dnformer[gcs]'",
-}
-
-
-class Check(NamedTuple):
-    """One thing that was looked at.
-
-    Attributes:
-        name: of it.
-        ok: whether it is as it should be.
-        found: what is there.
-        mend: what helps where it is not; else empty.
-    """
-
-    name: str
-    ok: bool
-    found: str
-    mend: str = ""
-
 
 Step = Callable[[], str]
 
 
-def check_storage(uri: str, *, clock: Callable[[], float] = time.perf_counter) -> list[Check]:
+def check_storage(
+    uri: str, *, clock: Callable[[], float] = time.perf_counter, step_s: float = _STEP_S
+) -> list[Check]:
     """Writes, reads, lists, replaces and removes a probe in a folder; ends where a step fails.
 
     Args:
         uri: of the folder; nothing that is in it is touched.
         clock: gives seconds.
+        step_s: seconds that a step may take.
 
     Returns:
         A check for each step that was taken.
@@ -86,12 +64,13 @@ def check_storage(uri: str, *, clock: Callable[[], float] = time.perf_counter) -
     checks: list[Check] = []
     try:
         for name, step in probe.steps():
-            checks.append(_check(name, step, uri, clock))
+            checks.append(_check(name, partial(within, step_s, step), uri, clock))
             if not checks[-1].ok:
                 break
     finally:
         if not (checks and checks[-1].ok):
-            probe.clean_up()
+            with suppress(TimeoutError):
+                within(step_s / 4, probe.clean_up)
         for path in missing:
             storage.remove_empty(path)
     return checks
@@ -112,11 +91,13 @@ class _Probe:
         self._folder = folder
         self._uri = storage.join(folder, "probe")
         self._content = uuid.uuid4().bytes * 64
+        self._begin = self._end = 0.0
 
     def steps(self) -> list[tuple[str, Step]]:
         return [
             ("write", self._write),
             ("read", self._read),
+            ("clock", self._clock),
             ("list", self._list),
             ("replace", self._replace),
             ("remove", self._remove),
@@ -129,13 +110,21 @@ class _Probe:
                 storage.remove(uri)
 
     def _write(self) -> str:
+        self._begin = time.time()
         storage.write_bytes(self._uri, self._content)
+        self._end = time.time()
         return f"{len(self._content):,} bytes"
 
     def _read(self) -> str:
         if storage.read_bytes(self._uri) != self._content:
             raise DataError("the probe reads otherwise than it was written")
         return "the same bytes"
+
+    def _clock(self) -> str:
+        there = _modified_s(self._uri)
+        if there is None:
+            return "not known: the store does not say when a file was written"
+        return check_skew(skew_s(there, self._begin, self._end))
 
     def _list(self) -> str:
         if "probe" not in storage.list_names(self._folder):
@@ -156,23 +145,38 @@ class _Probe:
         return "nothing is left"
 
 
+def _modified_s(uri: str) -> float | None:
+    """When a file was written by the clock of whoever keeps it; None where that is not told."""
+    if storage.is_local(uri):
+        # that of the server, where it is a network file system
+        return Path(uri).stat().st_mtime
+    filesystem, path = storage.arrow_filesystem(uri)
+    store: Any = filesystem.handler.inner.fs
+    try:
+        return float(store.modified(path).timestamp())
+    except (AttributeError, NotImplementedError):
+        return None
+
+
 def _check(name: str, step: Step, uri: str, clock: Callable[[], float]) -> Check:
     begin = clock()
     try:
         found = step()
     except (OSError, DNFormerError) as error:
         ms = (clock() - begin) * 1e3
-        return Check(name, False, f"{_text(error)} ({ms:,.0f} ms)", _mend(error, uri, name))
+        return Check(name, False, f"{text_of(error)} ({ms:,.0f} ms)", mend_of(error, uri, name))
     return Check(name, True, f"{found} ({(clock() - begin) * 1e3:,.0f} ms)")
 
 
-def _text(error: Exception) -> str:
+def text_of(error: Exception) -> str:
+    """What a store's error says, without secrets."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return storage.redacted(str(error))
 
 
-def _mend(error: Exception, uri: str, step: str) -> str:
+def mend_of(error: Exception, uri: str, step: str) -> str:
+    """What helps against an error that `step` met at `uri`."""
     if isinstance(error, BackendError):
         return str(error).rpartition(": ")[2]
     if isinstance(error, ConfigError):
@@ -191,7 +195,9 @@ def _mend(error: Exception, uri: str, step: str) -> str:
 
 def _mend_by_kind(error: Exception, uri: str, protocol: str, step: str) -> str:
     number = error.errno if isinstance(error, OSError) else None
-    if isinstance(error, storage.Unreachable):
+    if isinstance(error, storage.Unreachable | TimeoutError):
+        if protocol == "file":
+            return "the disk does not answer; look for a network file system whose server is away"
         return f"check the network, and the address in storage.options.{protocol}.endpoint_url"
     if isinstance(error, FileNotFoundError):
         place = "folder" if protocol == "file" else "bucket"
@@ -203,48 +209,3 @@ def _mend_by_kind(error: Exception, uri: str, protocol: str, step: str) -> str:
     if number in (errno.ENOSPC, errno.EDQUOT):
         return "make room there"
     return "see the message; the store's own log may say more"
-
-
-def check_machine(cache_dir: Path | None = None) -> list[Check]:
-    """The versions, cores and memory that a run would have here, and its cache folder.
-
-    Args:
-        cache_dir: as `cache.dir`.
-    """
-    cores, limit = len(os.sched_getaffinity(0)), memory_limit()
-    return [
-        Check("python", True, platform.python_version()),
-        *(_version(name) for name in ("torch", "torch-geometric", "ray", *_OPTIONAL)),
-        _gpu(),
-        Check("cores", True, f"{cores} of {os.cpu_count()}"),
-        Check("memory", True, f"{limit / 2**30:,.1f} GiB may be used"),
-        _cache(cache_dir or local_stores.default_folder()),
-    ]
-
-
-def _version(name: str) -> Check:
-    try:
-        return Check(name, True, importlib.metadata.version(name))
-    except importlib.metadata.PackageNotFoundError:
-        if name in _OPTIONAL:
-            return Check(name, True, f"not installed; {_OPTIONAL[name]}")
-        return Check(name, False, "not installed", f"pip install {name}")
-
-
-def _gpu() -> Check:
-    import torch
-
-    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return Check("gpu", True, ", ".join(names) or "none")
-
-
-def _cache(folder: Path) -> Check:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(b"probe")
-    except OSError as error:
-        found = f"{folder}: {error.strerror}"
-        return Check("cache", False, found, "set cache.dir to a folder that can be written")
-    free = shutil.disk_usage(folder).free
-    return Check("cache", True, f"{folder}: {free / 2**30:,.1f} GiB free")

@@ -1,0 +1,265 @@
+"""A Ray head from outside: whether it is one, lets us in, and runs what we run."""
+
+import http.client
+import importlib.metadata
+import json
+import os
+import platform
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+from urllib.parse import urlsplit
+
+from packaging.version import Version
+
+from dnformer import storage
+from dnformer.doctor.check import Check, within
+from dnformer.doctor.clock import MEND, MOST_S, skew_s, worded
+
+_TIMEOUT_S = 5.0
+# of an answer; a server that is none of Ray's may send anything
+_MOST_BYTES = 1 << 20
+_PORT = "the dashboard's port is 8265 by default"
+_TOKEN = "set RAY_AUTH_TOKEN_PATH to a file with the cluster's token (or RAY_AUTH_TOKEN to it)"
+
+
+class Answer(NamedTuple):
+    """What a server said, and this machine's time before and after."""
+
+    status: int
+    body: bytes
+    date: str | None
+    begin: float
+    end: float
+
+    def json(self) -> dict[str, Any]:
+        """The object in the body; empty where it holds none."""
+        try:
+            value = json.loads(self.body)
+        except ValueError:
+            return {}
+        return value if isinstance(value, dict) else {}
+
+
+def check_cluster(
+    address: str, environment: Mapping[str, str] = os.environ, *, timeout_s: float = _TIMEOUT_S
+) -> list[Check]:
+    """Looks at the dashboard of a Ray head; ends where a check fails that the next ones build on.
+
+    Which DNFormer is there, if any, is not known from outside.
+
+    Args:
+        address: of the dashboard, as in http://head:8265.
+        environment: where the token is, as Ray reads it.
+        timeout_s: seconds that a request may take.
+    """
+    refused = _bad_address(address)
+    if refused is not None:
+        return [refused]
+    token, problem = _token(environment)
+    if problem is not None:
+        return [problem]
+    head = _Head(address.rstrip("/"), token, timeout_s)
+    try:
+        answer = head.get("/api/version")
+    except (OSError, http.client.HTTPException) as error:
+        return [_unreachable(head.shown, error)]
+    if answer.status in (401, 403):
+        return [Check("ray head", True, head.shown), _denied(answer.status, token), _clock(answer)]
+    version = answer.json().get("ray_version")
+    if answer.status != 200 or not isinstance(version, str):
+        return [_not_ray(head.shown, answer.status)]
+    return [
+        Check("ray head", True, f"{head.shown}{_resources(head)}"),
+        Check("ray auth", True, "the token is taken" if token else "no token was asked for"),
+        _ray_version(version),
+        _python_version(head),
+        _clock(answer),
+    ]
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows nowhere: the token is for this address alone."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any,
+        newurl: str,
+    ) -> None:  # fmt: skip
+        return None
+
+
+class _Head(NamedTuple):
+    """Where requests go."""
+
+    url: str
+    token: str | None
+    timeout_s: float
+
+    @property
+    def shown(self) -> str:
+        return storage.redacted(self.url)
+
+    def get(self, path: str) -> Answer:
+        """The answer to a request, whatever its status.
+
+        Raises:
+            OSError: nobody answered, or not in time.
+            HTTPException: what answered does not speak HTTP.
+        """
+        return within(self.timeout_s + 1, lambda: self._get(path))
+
+    def _get(self, path: str) -> Answer:
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        request = urllib.request.Request(self.url + path, headers=headers)
+        opener = urllib.request.build_opener(_NoRedirect)
+        begin = time.time()
+        try:
+            with opener.open(request, timeout=self.timeout_s) as found:
+                body, status, date = found.read(_MOST_BYTES), found.status, found.headers["Date"]
+        except urllib.error.HTTPError as error:
+            with error:
+                body, status, date = error.read(_MOST_BYTES), error.code, error.headers["Date"]
+        return Answer(status, body, date, begin, time.time())
+
+
+def _bad_address(address: str) -> Check | None:
+    shown = storage.redacted(address)
+    example = f"give the dashboard's address, as in http://HOST:8265 ({_PORT})"
+    try:
+        parts = urlsplit(address)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        return Check("ray head", False, f"{shown}: no address", example)
+    if parts.scheme == "ray":
+        found = f"{shown}: ray:// is Ray Client, through which no job is submitted"
+        return Check("ray head", False, found, example.replace("HOST", parts.hostname or "HOST"))
+    if "@" in parts.netloc:
+        return Check("ray head", False, f"{shown}: has a user or password in it", _TOKEN)
+    if not good:
+        return Check("ray head", False, f"{shown}: not an http:// or https:// address", example)
+    return None
+
+
+def _token(environment: Mapping[str, str]) -> tuple[str | None, Check | None]:
+    """The token as Ray finds it, and what is wrong with it."""
+    if environment.get("RAY_AUTH_TOKEN"):
+        name, token = "RAY_AUTH_TOKEN", environment["RAY_AUTH_TOKEN"]
+    else:
+        name, given = "RAY_AUTH_TOKEN_PATH", environment.get("RAY_AUTH_TOKEN_PATH")
+        path = Path(given) if given else Path.home() / ".ray" / "auth_token"
+        if not given and environment.get("RAY_AUTH_MODE") != "token":
+            return None, None
+        try:
+            token = path.read_text("ascii")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "not a token"
+            return None, Check("ray auth", False, f"{name}: {path}: {reason}", _TOKEN)
+    token = token.strip()
+    if not token or not (token.isascii() and token.isprintable()):
+        return None, Check("ray auth", False, f"{name}: not a token", _TOKEN)
+    return token, None
+
+
+def _unreachable(shown: str, error: Exception) -> Check:
+    reason = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(reason, http.client.HTTPException | ConnectionResetError):
+        found = f"{shown}: something listens there, but it does not speak HTTP"
+        return Check("ray head", False, found, f"correct the port: {_PORT}; 6379 is not it")
+    if isinstance(reason, socket.gaierror):
+        return Check("ray head", False, f"{shown}: no such host", "correct the host's name")
+    if isinstance(reason, TimeoutError):
+        return Check(
+            "ray head", False, f"{shown}: no answer",
+            "correct the address, or open the way: a firewall, or kubectl port-forward "
+            "service/NAME-head-svc 8265",
+        )  # fmt: skip
+    text = getattr(reason, "strerror", None) or str(reason)
+    return Check(
+        "ray head", False, f"{shown}: {text}",
+        f"start the head, or correct the address ({_PORT}; a head listens on 127.0.0.1 alone "
+        "unless it was given --dashboard-host)",
+    )  # fmt: skip
+
+
+def _denied(status: int, token: str | None) -> Check:
+    if token is None:
+        return Check(
+            "ray auth", False, f"the head asks for a token ({status}), none is set", _TOKEN
+        )
+    return Check("ray auth", False, f"the head refuses this token ({status})", _TOKEN)
+
+
+def _not_ray(shown: str, status: int) -> Check:
+    found = f"{shown}: answers, but is no Ray dashboard (status {status} for /api/version)"
+    return Check("ray head", False, found, f"correct the address: {_PORT}")
+
+
+def _ray_version(there: str) -> Check:
+    here = importlib.metadata.version("ray")
+    if _minor(there) == _minor(here):
+        return Check("ray version", True, there if there == here else f"{there} there, {here} here")
+    return Check(
+        "ray version", False, f"{there} there, {here} here",
+        f"start the cluster with an image of ray {here}; DNFormer needs that version",
+    )  # fmt: skip
+
+
+def _python_version(head: _Head) -> Check:
+    here, there = platform.python_version(), None
+    try:
+        data = head.get("/api/v0/cluster_metadata").json().get("data")
+        there = data.get("pythonVersion") if isinstance(data, dict) else None
+    except (OSError, http.client.HTTPException):
+        pass
+    if not isinstance(there, str):
+        return Check("python version", True, f"{here} here; the head does not say its own")
+    if _minor(there) == _minor(here):
+        found = there if there == here else f"{there} there, {here} here"
+        return Check("python version", True, found)
+    major, minor = _minor(there) or (3, 11)
+    return Check(
+        "python version", False, f"{there} there, {here} here",
+        f"use an environment with Python {major}.{minor}, or an image with Python "
+        f"{'.'.join(here.split('.')[:2])}",
+    )  # fmt: skip
+
+
+def _minor(version: str) -> tuple[int, int] | None:
+    try:
+        parsed = Version(version)
+    except ValueError:
+        return None
+    return parsed.major, parsed.minor
+
+
+def _resources(head: _Head) -> str:
+    """What the cluster has now; an autoscaler may bring more."""
+    try:
+        value: Any = head.get("/api/cluster_status").json()
+    except (OSError, http.client.HTTPException):
+        return ""
+    for key in ("data", "clusterStatus", "loadMetricsReport", "usage"):
+        value = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        return ""
+    try:
+        cpu, gpu = (float(value.get(name, (0, 0))[1]) for name in ("CPU", "GPU"))
+    except (IndexError, KeyError, TypeError, ValueError):
+        return ""
+    return f": {cpu:g} CPU, {gpu:g} GPU now"
+
+
+def _clock(answer: Answer) -> Check:
+    try:
+        there = parsedate_to_datetime(answer.date or "").timestamp()
+    except ValueError:
+        return Check("head clock", True, "not known: the head sends no date")
+    skew = skew_s(there, answer.begin, answer.end)
+    return Check(
+        "head clock", abs(skew) <= MOST_S, worded(skew), MEND if abs(skew) > MOST_S else ""
+    )
