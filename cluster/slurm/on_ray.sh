@@ -14,7 +14,8 @@ trap 'rm -rf "$shared"' EXIT
 token=$shared/token pid=$shared/driver
 python -c 'import secrets; print(secrets.token_hex(32), end="")' >"$token"
 
-head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+head=${hosts%%$'\n'*}
 port=$((20000 + SLURM_JOB_ID % 10000))
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$token RAY_USAGE_STATS_ENABLED=0
 # nodes start at different times

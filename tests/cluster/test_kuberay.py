@@ -300,3 +300,28 @@ def test_broken_job_is_refused(change, said):
     found = complaints(planted(job, lambda d: change(d["spec"])))
     assert len(found) == 1
     assert said in found[0]
+
+
+@kubectl
+def test_own_folder_of_the_readme_renders(tmp_path):
+    text = (KUBERAY / "README.md").read_text()
+    blocks = [b.removeprefix("yaml\n") for b in text.split("```") if b.startswith("yaml\n")]
+    kustomization, patches = blocks
+    shutil.copytree(KUBERAY, tmp_path / "dnformer" / "cluster" / "kuberay")
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "run.yaml").write_text("name: mine\n")
+    (folder / "kustomization.yaml").write_text(kustomization + patches)
+    documents = rendered(folder)
+    assert the("ConfigMap", documents)["data"] == {"run.yaml": "name: mine\n"}
+    job = the("RayJob", documents)["spec"]["rayClusterSpec"]
+    head, worker = (
+        part["template"]["spec"] for part in (job["headGroupSpec"], job["workerGroupSpecs"][0])
+    )
+    named = [v["configMap"]["name"] for v in head["volumes"] if "configMap" in v]
+    assert named == [the("ConfigMap", documents)["metadata"]["name"]]
+    images = [c["image"] for pod in pods(documents) for c in pod["containers"]]
+    assert images == ["registry.example.com/ml/dnformer:0.1.0-gpu"] * 3
+    assert {"name": "cache", "emptyDir": {"sizeLimit": "400Gi"}} in worker["volumes"]
+    check_container(worker["containers"][0])
+    assert worker["containers"][0]["resources"]["limits"]["ephemeral-storage"] == "420Gi"
