@@ -209,6 +209,8 @@ def test_job_ends_and_leaves_nothing(overlay):
         "ttlSecondsAfterFinished",
     ):  # fmt: skip
         assert job[name] > 0
+    # the cluster, with its GPUs, is there for so long
+    assert job["ttlSecondsAfterFinished"] <= 300
 
 
 @kubectl
