@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from dnformer.errors import BackendError, ConfigError
+from dnformer.errors import BackendError, ConfigError, Stopped
 
 _PREFIX = "dnformer-ray-"
 _SETTINGS = {
@@ -91,7 +91,7 @@ def session(needed: Resources, say: Callable[[str], None]) -> Iterator[None]:
         with redirect_stdout(sys.stderr):
             yield
         failed = False
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Stopped):
         failed = False
         raise
     finally:

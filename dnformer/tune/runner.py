@@ -5,14 +5,21 @@ written to a folder that is thrown away, and is never read.
 """
 
 import json
+import logging
 import math
 import os
-import tempfile
-from collections.abc import Callable
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Protocol, final
 
-from dnformer import ray_runtime
-from dnformer.errors import BackendError, ConfigError
+from dnformer import memory, ray_runtime
+from dnformer.errors import BackendError, ConfigError, Stopped
+from dnformer.ray_runtime.deaths import named_death
+from dnformer.temporary import temporary_folder
 from dnformer.tune.trial import Message, Task, run_trial
 
 _SETTINGS = {
@@ -26,6 +33,7 @@ _SETTINGS = {
 # bytes of memory that a trial's driver asks for: Ray places nothing that asks for nothing
 _NEXT_TO_NOTHING = 1
 _MESSAGE = "message"
+_OWN_ERROR = re.compile(r"^dnformer\.errors\.\w+: ")
 
 Trainable = Callable[[Task, Callable[[Message], None]], None]
 
@@ -38,6 +46,9 @@ class Source(Protocol):
 
     def told(self, number: int, message: Message) -> None:
         """A trial told something; it waits until this returns."""
+
+    def again(self, number: int, reason: str) -> None:
+        """A trial's process was lost; it is started again."""
 
     def lost(self, number: int, reason: str) -> None:
         """A trial's process was lost too often."""
@@ -99,6 +110,7 @@ def run_trials(
 
     Raises:
         BackendError: Ray Tune failed.
+        Stopped: it was told to stop by SIGTERM.
         DNFormerError: what `source` raised.
     """
     os.environ.update({name: value for name, value in _SETTINGS.items() if name not in os.environ})
@@ -113,7 +125,7 @@ def run_trials(
         # as text: Tune flattens what is nested
         trainable(config["task"], lambda told: tune.report({_MESSAGE: json.dumps(told)}))
 
-    with tempfile.TemporaryDirectory(prefix="dnformer-tune-") as folder:
+    with _sigterm_stops(), _silent(), temporary_folder() as folder:
         tuner = tune.Tuner(
             tune.with_resources(
                 train, tune.PlacementGroupFactory([{k: v for k, v in bundle.items() if v}])
@@ -128,10 +140,10 @@ def run_trials(
             ),
             run_config=tune.RunConfig(
                 name="tune",
-                storage_path=folder,
+                storage_path=str(folder),
                 verbose=0,
                 failure_config=tune.FailureConfig(max_failures=max_failures),
-                callbacks=[_ticker(state)],
+                callbacks=[_callback(state)],
             ),
         )
         try:
@@ -144,6 +156,43 @@ def run_trials(
             raise state.error
 
 
+@contextmanager
+def _sigterm_stops() -> Iterator[None]:
+    """SIGTERM while the block runs is `Stopped`; by Ray's own handler the process would abort."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    told = False
+
+    def stop(number: int, frame: object) -> None:
+        nonlocal told
+        told = True
+        # Tune goes on after many an Exception
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if told:
+            raise Stopped("stopped") from None
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keeps Tune from printing why a trial's process ended, which the source is told."""
+    logger = logging.getLogger("ray.tune")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
 @final
 class _State:
     """The source, the numbers of Tune's trials, and what went wrong in a call of ours."""
@@ -151,6 +200,7 @@ class _State:
     def __init__(self, source: Source | None) -> None:
         self._source, self.numbers = source, dict[str, int]()
         self.error: BaseException | None = None
+        self._oom_kills = memory.oom_kills()
 
     def __reduce__(self) -> Any:
         # Tune saves its searcher and scheduler; nobody reads that
@@ -171,8 +221,21 @@ class _State:
     def told(self, trial_id: str, message: Message) -> None:
         self._call(self.source.told, self.numbers[trial_id], message)
 
-    def lost(self, trial_id: str, reason: str) -> None:
-        self._call(self.source.lost, self.numbers[trial_id], reason)
+    def again(self, trial: Any) -> None:
+        self._call(self.source.again, self.numbers[trial.trial_id], self._reason(trial))
+
+    def lost(self, trial: Any) -> None:
+        self._call(self.source.lost, self.numbers[trial.trial_id], self._reason(trial))
+
+    def _reason(self, trial: Any) -> str:
+        before, self._oom_kills = self._oom_kills, memory.oom_kills()
+        # of all its failures; `get_error` looks where Tune copies it to later
+        _, _, text = Path(trial.error_file).read_text().rpartition("Failure # ")
+        death = named_death(text, before, self._oom_kills)
+        if death is not None:
+            return f"its process {death}"
+        # the last line of a traceback says what was raised; our own errors need no name
+        return _OWN_ERROR.sub("", text.strip().splitlines()[-1])[:300]
 
     def tick(self) -> None:
         self._call(self.source.tick)
@@ -217,18 +280,21 @@ def _scheduler(state: _State) -> Any:
             decision: str = TrialScheduler.CONTINUE
             return decision
 
-        def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
-            text = str(trial.get_error() or "its process was lost")
-            state.lost(trial.trial_id, " ".join(text.split())[-300:])
-
     return Told()
 
 
-def _ticker(state: _State) -> Any:
+def _callback(state: _State) -> Any:
     from ray.tune import Callback
 
-    class Ticker(Callback):  # type: ignore[misc] # ray has no types
+    class Events(Callback):  # type: ignore[misc] # ray has no types
         def on_step_end(self, iteration: int, trials: Any, **info: Any) -> None:
             state.tick()
 
-    return Ticker()
+        # a scheduler's `on_trial_error` is called for each of both
+        def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            state.again(trial)
+
+        def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            state.lost(trial)
+
+    return Events()
