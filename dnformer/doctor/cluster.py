@@ -3,15 +3,12 @@
 import http.client
 import importlib.metadata
 import json
-import os
 import platform
 import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 from typing import IO, Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -20,6 +17,8 @@ from packaging.version import Version
 from dnformer import storage
 from dnformer.doctor.check import Check, within
 from dnformer.doctor.clock import MEND, MOST_S, skew_s, worded
+from dnformer.errors import ConfigError
+from dnformer.submit.cluster import address_of, find_token
 
 _TIMEOUT_S = 5.0
 # of an answer; a server that is none of Ray's may send anything
@@ -46,37 +45,38 @@ class Answer(NamedTuple):
         return value if isinstance(value, dict) else {}
 
 
-def check_cluster(
-    address: str, environment: Mapping[str, str] = os.environ, *, timeout_s: float = _TIMEOUT_S
-) -> list[Check]:
+def check_cluster(address: str, *, timeout_s: float = _TIMEOUT_S) -> list[Check]:
     """Looks at the dashboard of a Ray head; ends where a check fails that the next ones build on.
 
     Which DNFormer is there, if any, is not known from outside.
 
     Args:
         address: of the dashboard, as in http://head:8265.
-        environment: where the token is, as Ray reads it.
         timeout_s: seconds that a request may take.
     """
     refused = _bad_address(address)
     if refused is not None:
         return [refused]
-    token, problem = _token(environment)
-    if problem is not None:
-        return [problem]
-    head = _Head(address.rstrip("/"), token, timeout_s)
+    head = _Head(address_of(address), None, timeout_s)
     try:
+        # told without a token, which nobody is given who does not ask; before Ray 2.52 no such page
+        mode = head.get("/api/authentication_mode").json().get("authentication_mode", "disabled")
+        asks = mode != "disabled"
+        if asks:
+            head = head._replace(token=find_token()[0])
         answer = head.get("/api/version")
+    except ConfigError as error:
+        return [Check("ray head", True, head.url), Check("ray auth", False, str(error), _TOKEN)]
     except (OSError, http.client.HTTPException) as error:
-        return [_unreachable(head.shown, error)]
+        return [_unreachable(head.url, error)]
     if answer.status in (401, 403):
-        return [Check("ray head", True, head.shown), _denied(answer.status, token), _clock(answer)]
+        return [Check("ray head", True, head.url), _denied(answer.status, head), _clock(answer)]
     version = answer.json().get("ray_version")
     if answer.status != 200 or not isinstance(version, str):
-        return [_not_ray(head.shown, answer.status)]
+        return [_not_ray(head.url, answer.status)]
     return [
-        Check("ray head", True, f"{head.shown}{_resources(head)}"),
-        Check("ray auth", True, "the token is taken" if token else "no token was asked for"),
+        Check("ray head", True, f"{head.url}{_resources(head)}"),
+        Check("ray auth", True, "the token is taken" if head.token else "no token is asked for"),
         _ray_version(version),
         _python_version(head),
         _clock(answer),
@@ -99,10 +99,6 @@ class _Head(NamedTuple):
     url: str
     token: str | None
     timeout_s: float
-
-    @property
-    def shown(self) -> str:
-        return storage.redacted(self.url)
 
     def get(self, path: str) -> Answer:
         """The answer to a request, whatever its status.
@@ -128,74 +124,49 @@ class _Head(NamedTuple):
 
 
 def _bad_address(address: str) -> Check | None:
-    shown = storage.redacted(address)
-    example = f"give the dashboard's address, as in http://HOST:8265 ({_PORT})"
+    host = "HOST"
     try:
-        parts = urlsplit(address)
-        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        return Check("ray head", False, f"{shown}: no address", example)
-    if parts.scheme == "ray":
-        found = f"{shown}: ray:// is Ray Client, through which no job is submitted"
-        return Check("ray head", False, found, example.replace("HOST", parts.hostname or "HOST"))
-    if "@" in parts.netloc:
-        return Check("ray head", False, f"{shown}: has a user or password in it", _TOKEN)
-    if not good:
-        return Check("ray head", False, f"{shown}: not an http:// or https:// address", example)
+        if address.startswith("ray://"):
+            host = urlsplit(address).hostname or host
+            raise ConfigError(f"{address}: ray:// is Ray Client, which takes no jobs")
+        address_of(address)
+    except ValueError as error:  # ConfigError is one, and so is what a wrong IPv6 address raises
+        mend = f"give the dashboard's address, as in http://{host}:8265; {_PORT}"
+        return Check("ray head", False, storage.redacted(str(error)), mend)
     return None
 
 
-def _token(environment: Mapping[str, str]) -> tuple[str | None, Check | None]:
-    """The token as Ray finds it, and what is wrong with it."""
-    if environment.get("RAY_AUTH_TOKEN"):
-        name, token = "RAY_AUTH_TOKEN", environment["RAY_AUTH_TOKEN"]
-    else:
-        name, given = "RAY_AUTH_TOKEN_PATH", environment.get("RAY_AUTH_TOKEN_PATH")
-        path = Path(given) if given else Path.home() / ".ray" / "auth_token"
-        if not given and environment.get("RAY_AUTH_MODE") != "token":
-            return None, None
-        try:
-            token = path.read_text("ascii")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "not a token"
-            return None, Check("ray auth", False, f"{name}: {path}: {reason}", _TOKEN)
-    token = token.strip()
-    if not token or not (token.isascii() and token.isprintable()):
-        return None, Check("ray auth", False, f"{name}: not a token", _TOKEN)
-    return token, None
-
-
-def _unreachable(shown: str, error: Exception) -> Check:
+def _unreachable(url: str, error: Exception) -> Check:
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, http.client.HTTPException | ConnectionResetError):
-        found = f"{shown}: something listens there, but it does not speak HTTP"
+        found = f"{url}: something listens there, but it does not speak HTTP"
         return Check("ray head", False, found, f"correct the port: {_PORT}; 6379 is not it")
     if isinstance(reason, socket.gaierror):
-        return Check("ray head", False, f"{shown}: no such host", "correct the host's name")
+        return Check("ray head", False, f"{url}: no such host", "correct the host's name")
     if isinstance(reason, TimeoutError):
         return Check(
-            "ray head", False, f"{shown}: no answer",
+            "ray head", False, f"{url}: no answer",
             "correct the address, or open the way: a firewall, or kubectl port-forward "
             "service/NAME-head-svc 8265",
         )  # fmt: skip
     text = getattr(reason, "strerror", None) or str(reason)
     return Check(
-        "ray head", False, f"{shown}: {text}",
+        "ray head", False, f"{url}: {text}",
         f"start the head, or correct the address ({_PORT}; a head listens on 127.0.0.1 alone "
         "unless it was given --dashboard-host)",
     )  # fmt: skip
 
 
-def _denied(status: int, token: str | None) -> Check:
-    if token is None:
-        return Check(
-            "ray auth", False, f"the head asks for a token ({status}), none is set", _TOKEN
-        )
-    return Check("ray auth", False, f"the head refuses this token ({status})", _TOKEN)
+def _denied(status: int, head: _Head) -> Check:
+    if head.token is None:
+        found = f"the head asks for a token ({status}), and none is set"
+    else:
+        found = f"the head refuses the token of {find_token()[1]} ({status})"
+    return Check("ray auth", False, found, _TOKEN)
 
 
-def _not_ray(shown: str, status: int) -> Check:
-    found = f"{shown}: answers, but is no Ray dashboard (status {status} for /api/version)"
+def _not_ray(url: str, status: int) -> Check:
+    found = f"{url}: answers, but is no Ray dashboard (status {status} for /api/version)"
     return Check("ray head", False, found, f"correct the address: {_PORT}")
 
 
