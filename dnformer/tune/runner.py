@@ -64,6 +64,8 @@ def room_for(needed: ray_runtime.Resources, wanted: int | None) -> tuple[int, st
         needed: by the workers of one trial.
         wanted: no more than so many; None: as many as there is room for.
 
+    On a cluster that was joined, what is wanted is taken: an autoscaler may bring the rest.
+
     Raises:
         ConfigError: there is room for less than one, or than what is wanted.
     """
@@ -81,12 +83,17 @@ def room_for(needed: ray_runtime.Resources, wanted: int | None) -> tuple[int, st
             )
             found = min(found, fit)
     arithmetic = ", ".join(terms)
-    if found < (wanted or 1):
-        raise ConfigError(
-            f"the cluster has room for {found} trials at a time ({arithmetic}), not for "
-            f"{wanted or 1}; lower train.workers, train.threads or tune.max_concurrent"
-        )
-    return int(min(found, wanted or found)), arithmetic
+    if found >= (wanted or 1):
+        return int(min(found, wanted or found)), arithmetic
+    joined = bool(os.environ.get("RAY_ADDRESS"))
+    if joined and wanted:
+        return wanted, f"{arithmetic} now, the rest waits for more nodes"
+    more = ", or set tune.max_concurrent where nodes are added when they are needed"
+    raise ConfigError(
+        f"the cluster has room for {found} trials at a time ({arithmetic}), not for "
+        f"{wanted or 1}; lower train.workers, train.threads or tune.max_concurrent"
+        f"{more if joined else ''}"
+    )
 
 
 def run_trials(

@@ -315,6 +315,16 @@ def test_room_is_what_the_scarcest_allows(cluster, have, needed, wanted, expecte
     assert room_for(needed, wanted) == expected
 
 
+def test_a_cluster_that_was_joined_may_grow_to_what_is_wanted(cluster, monkeypatch):
+    cluster(CPU=2)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    needed = Resources(1, 1, gpus=1)
+    now = "2 CPU / (1 x 1) = 2, 0 GPU / (1 x 1) = 0 now, the rest waits for more nodes"
+    assert room_for(needed, 3) == (3, now)
+    with pytest.raises(ConfigError, match=r"or set tune\.max_concurrent where nodes are added"):
+        room_for(needed, None)
+
+
 @pytest.mark.parametrize(
     ("have", "needed", "wanted", "message"),
     [
