@@ -99,7 +99,11 @@ def _submit(job: Job, address: str, *, follow: bool, as_json: bool) -> None:
     for line in _notes(job):
         say(line)
     state, attached = jobs.submit(job, say)
-    say(f"{state.id} is there already: {state.status}" if attached else f"submitted {state.id}")
+    if attached:
+        anew = "" if state.live else "; --fresh starts it over"
+        say(f"{state.id} is there already: {state.status}{anew}")
+    else:
+        say(f"submitted {state.id}")
     if follow:
         state = _follow(jobs, state.id, quiet=as_json)
     if as_json:

@@ -72,7 +72,9 @@ def stage(job: Job, folder: Path, *, auth_mode: str, package: Path | None = None
     shutil.copytree(source, code, ignore=_NOT_SHIPPED)
     info = work / f"dnformer-{ours.version}.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text(ours.read_text("METADATA") or "", encoding="utf-8")
+    # a checkout that is the working folder is found by its egg-info
+    facts = ours.read_text("METADATA") or ours.read_text("PKG-INFO") or ""
+    (info / "METADATA").write_text(facts, encoding="utf-8")
     config = work / f"{job.command}.yaml"
     config.write_text(yaml.safe_dump(job.config, sort_keys=False), encoding="utf-8")
     extras = shlex.quote(",".join(job.extras()))
