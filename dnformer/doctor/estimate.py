@@ -87,14 +87,16 @@ def has_store(config: RunConfig, manifest: Manifest) -> bool:
 
 
 def expected_batch(num_nodes: int, degree: float, fan_out: Sequence[int], num_seeds: int) -> Batch:
-    """A batch in a graph of one degree whose neighbours are uniform.
+    """A batch in a graph as `stand_in` makes them.
 
     Of m draws among N nodes, of which t are there, N - (N - t) exp(-m / N) are there afterwards.
     """
     met = found = float(min(num_seeds, num_nodes))
     edges = 0.0
     for most in fan_out:
-        draws = found * (degree if most < 0 else min(degree, most))
+        # the mean of min(d, most) over geometric degrees d
+        kept = 1.0 if most < 0 else 1 - (degree / (degree + 1)) ** most
+        draws = found * degree * kept
         after = num_nodes - (num_nodes - met) * math.exp(-draws / num_nodes)
         edges, found, met = edges + draws, after - met, after
     return Batch(met, edges)

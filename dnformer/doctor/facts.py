@@ -140,7 +140,8 @@ def _space(folder: Path) -> tuple[int, int] | None:
 
 def room(folder: Path) -> Room:
     """Whether `folder` can be written, or made, and what is free there; it is not made."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
+    # os.path: a folder that may not be looked into is not there, and what is above it tells why
+    there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
     try:
         free = shutil.disk_usage(there).free
         with tempfile.TemporaryFile(dir=there) as file:

@@ -73,6 +73,9 @@ def _package(requirement: Requirement) -> Check:
         return Check(name, False, found, _install(requirement))
     version = installed(name) or ""
     module = _IMPORTED.get(canonicalize_name(name))
+    # PyG cannot be blamed for a torch that does not import
+    if module == "torch_geometric" and import_problem("torch"):
+        module = None
     if module is not None:
         found = import_problem(module, version)
         if found:
