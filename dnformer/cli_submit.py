@@ -126,9 +126,12 @@ def _notes(job: Job) -> list[str]:
         notes.append(
             f"on the cluster these paths must be the same, on all nodes: {', '.join(local)}"
         )
-    if job.command != "ingest" and job.config["train"]["workers"] == 0:
+    if job.command == "train" and job.config["train"]["workers"] == 0:
         notes.append("train.workers is 0: it will run on the head alone; set train.workers to "
                      "use the cluster")  # fmt: skip
+    engine = (job.config.get("engine") or {}).get("name")
+    if job.command == "ingest" and "table" in job.config and engine != "ray":
+        notes.append("it will run on the head alone; --engine ray uses the cluster")
     return notes
 
 

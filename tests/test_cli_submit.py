@@ -138,7 +138,8 @@ def run(head, tmp_path_factory) -> Run:
         "name": "short",
         "storage_path": str(shared / "runs"),
         "data": {"uri": str(shared / "data"), "split": {"random": [0.6, 0.2, 0.2]}},
-        "loader": {"num_neighbors": 3, "batch_size": 64},
+        # compiles the least, which takes longest in a folder that is new to the head
+        "loader": {"kind": "full"},
         "model": {"hidden": 4, "heads": 1},
         "train": {"epochs": 2, "threads": 1},
         "cache": {"dir": str(shared / "stores")},
@@ -202,14 +203,24 @@ def test_job_is_followed_to_its_end_and_not_started_twice(run, head):
 
 
 @pytest.mark.ray
+def test_graph_is_ingested_on_the_cluster(run, head):
+    given = ("synthetic:sbm", "--nodes", "60", "--degree", "4", "--out", f"{head.shared}/made")
+    done = run("submit", "ingest", *given, "--follow")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "60 nodes, " in done.stdout
+    assert (head.shared / "made" / "manifest.json").exists()
+
+
+@pytest.mark.ray
 def test_job_that_is_stopped_goes_on_by_the_same_submit(run, head):
     given = ("--set", "name=long", "--set", "train.epochs=1000000")
     begun = submit(run, *given)
     assert (begun["status"], begun["attached"]) == ("running", False)
     assert submit(run, *given) | {"seconds": 0} == begun | {"seconds": 0, "attached": True}
-    changed = run("submit", "train", "run.yaml", *given, "--set", "optim.lr=0.5")
+    changed = run("submit", "train", "run.yaml", *given, "--set", "seed=1", "--repeat", "3")
     assert changed.returncode == 2
-    assert "(optim.lr: 0.005 there, 0.5 here); stop it first" in changed.stderr
+    expected = "(options: None there, --repeat 3 here; seed: 0 there, 1 here); stop it first"
+    assert expected in changed.stderr
 
     end = time.monotonic() + 90
     while "\nepoch 2/" not in run("logs", begun["id"]).stdout and time.monotonic() < end:

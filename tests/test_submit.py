@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import requests
 
 from dnformer.config import RunConfig, load_config
 from dnformer.data.ingest.run import IngestConfig
@@ -295,6 +296,10 @@ def test_reach_says_what_runs_there(serve, variables):
     assert reach(address) == Cluster(address, "2.60.1", "3.11.9", None)
 
 
+def test_token_is_not_in_the_text_of_a_cluster():
+    assert "right" not in repr(Cluster("http://head", "2.60.0", "3.11.7", "right"))
+
+
 def test_reach_without_token_and_with_a_wrong_one(serve, variables):
     address = serve(dashboard())
     with pytest.raises(BackendError, match=r"wants a token, and none was given \(401\)"):
@@ -417,6 +422,15 @@ def test_failure_on_the_head_is_one_line():
 
     with pytest.raises(BackendError, match=r"^http://head: Exception: no agent$"):
         jobs_of(Broken()).all()
+
+
+def test_head_that_went_away_is_one_line():
+    class Gone(Ray):
+        def list_jobs(self) -> list[Any]:
+            raise requests.ConnectionError("HTTPConnectionPool(host='head'): Max retries exceeded")
+
+    with pytest.raises(BackendError, match=r"^http://head cannot be reached any more; a job that"):
+        jobs_of(Gone()).all()
 
 
 def test_unknown_job_is_named():

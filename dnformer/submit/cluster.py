@@ -6,10 +6,11 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from http.client import HTTPException
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
@@ -20,7 +21,8 @@ _TIMEOUT_S = 10.0
 _EXPECTED = "expected the dashboard of its head, as in http://HOST:8265"
 
 
-class Cluster(NamedTuple):
+@dataclass(frozen=True)
+class Cluster:
     """A cluster that answers, and what it runs.
 
     Attributes:
@@ -33,7 +35,8 @@ class Cluster(NamedTuple):
     address: str
     ray: str
     python: str
-    token: str | None
+    # not in a log or a traceback
+    token: str | None = field(repr=False)
 
     @property
     def auth_mode(self) -> str:
@@ -135,6 +138,7 @@ def _asked(address: str, page: str, token: str | None, source: str = "") -> dict
         with urlopen(Request(address + page, headers=headers), timeout=_TIMEOUT_S) as answer:
             found = json.loads(answer.read())
     except HTTPError as error:
+        error.close()
         if error.code == 404:
             return None
         raise _refused(address, error.code, source) from None
@@ -184,9 +188,15 @@ def client(cluster: Cluster) -> Any:
 def faults(address: str) -> Iterator[None]:
     """What Ray's client raises in the block as one line that names the cluster."""
     from ray.exceptions import RayError
+    from requests import ConnectionError as NoConnection
+    from requests import Timeout
 
     try:
         yield
+    except (NoConnection, Timeout):
+        raise BackendError(
+            f"{address} cannot be reached any more; a job that runs goes on"
+        ) from None
     except (OSError, RuntimeError, RayError) as error:
         # a failure on the head comes with its traceback, whose last line says what it was
         lines = [line.strip() for line in str(error).splitlines() if line.strip(" .")]
