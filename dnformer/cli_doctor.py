@@ -75,8 +75,10 @@ def _print_check(check: "Check", width: int) -> None:
 def _estimate_lines(estimate: dict[str, Any]) -> dict[str, str]:
     parts = estimate["memory_bytes"].items()
     memory = ", ".join(f"{name} {_gib(size)}" for name, size in parts if size)
+    on_gpu = estimate["gpu_memory_bytes"]
+    gpu = f" and {_gib(on_gpu)} of its GPU" if on_gpu else ""
     lines = {
-        "memory": f"{_gib(estimate['memory_per_worker_bytes'])} a worker: {memory}",
+        "memory": f"{_gib(estimate['memory_per_worker_bytes'])} a worker{gpu}: {memory}",
         "store": f"{_gib(estimate['store_bytes'])} on each host's disk",
         "epoch": f"{estimate['train_nodes']:,} nodes train, {estimate['steps_per_epoch']:,} steps, "
         f"{estimate['edges_per_epoch']:,} sampled edges",

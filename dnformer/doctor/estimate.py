@@ -24,12 +24,14 @@ from dnformer.doctor.standin import stand_in
 _SAMPLER_NODES = 1 << 23
 _TRAIN_S = 2.0
 _SHARES = (0.6, 0.2)
+_ON_GPU = ("hot rows of the GPU", "activations", "model", "evaluation")
 FORMULA = (
     "a worker: 640 MiB for the process + cache.hot_bytes + (threads + prefetch + 1 of the loader) "
     "batches of nodes x row + edges x 24 B + 2 x what autograd keeps of a step + parameters x "
     "width x (weights, gradient, 2 slots, best, 3 of a checkpoint in flight) + loader.threads x "
-    "8 B x min(N, 2^23) + for eval.mode exact (9 C + classes) x N x width; the store's other "
-    "pages are the page cache's, which may drop them"
+    "8 B x min(N, 2^23) + for eval.mode exact (9 C + classes) x N x width; with train.use_gpu "
+    "activations, model and evaluation are the GPU's; the store's pages are the page cache's, "
+    "which may drop them"
 )
 
 
@@ -38,7 +40,9 @@ class Estimate:
     """What a run will take.
 
     Attributes:
-        memory_per_worker_bytes: the sum of `memory_bytes`, by `formula`; host memory on a CPU run.
+        memory_per_worker_bytes: the host's, by `formula`.
+        gpu_memory_bytes: of the worker's GPU, likewise; 0 without.
+        memory_bytes: what both consist of.
         store_bytes: of the node-local store on each host's disk.
         train_nodes, edges_per_epoch, steps_per_epoch: of an epoch.
         seconds_per_epoch: its validation, where each epoch has one, included.
@@ -49,6 +53,7 @@ class Estimate:
     """
 
     memory_per_worker_bytes: int
+    gpu_memory_bytes: int
     memory_bytes: dict[str, int]
     formula: str
     store_bytes: int
@@ -135,8 +140,10 @@ def estimate(config: RunConfig, manifest: Manifest, *, threads: int) -> Estimate
     hours = seconds * epochs / 3600 if known else None
     gpus = config.train.gpu_share * workers if config.train.use_gpu else 0.0
     memory = _memory(config, manifest, steps, batch)
+    on_gpu = sum(memory[name] for name in _ON_GPU) if config.train.use_gpu else 0
     return Estimate(
-        memory_per_worker_bytes=sum(memory.values()),
+        memory_per_worker_bytes=sum(memory.values()) - on_gpu,
+        gpu_memory_bytes=on_gpu,
         memory_bytes=memory,
         formula=FORMULA,
         store_bytes=store_bytes(manifest),
@@ -211,8 +218,9 @@ def _exact_seconds(config: RunConfig, manifest: Manifest, device: torch.device) 
 
 
 def _memory(config: RunConfig, manifest: Manifest, steps: Steps, batch: Batch) -> dict[str, int]:
-    loader, model = config.loader, config.model
-    width = 8 if config.train.precision == "float64" else 4
+    loader, model, train = config.loader, config.model, config.train
+    dense = manifest.features == "dense"
+    width = 8 if train.precision == "float64" else 4
     row = width * manifest.num_features
     if manifest.features == "sparse":
         row = 8 * manifest.num_values // manifest.num_nodes
@@ -224,7 +232,8 @@ def _memory(config: RunConfig, manifest: Manifest, steps: Steps, batch: Batch) -
     exact = (9 * model.hidden + manifest.num_classes) * manifest.num_nodes * width
     return {
         "process": PROCESS_BYTES,
-        "hot rows": config.cache.hot_bytes if manifest.features == "dense" else 0,
+        "hot rows": config.cache.hot_bytes if dense else 0,
+        "hot rows of the GPU": config.cache.hot_gpu_bytes if dense and train.use_gpu else 0,
         "batches": int(ahead * one),
         "activations": int(2 * steps.saved_bytes * grown),
         "model": steps.parameters * width * copies,

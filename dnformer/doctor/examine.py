@@ -17,6 +17,9 @@ from dnformer.doctor.probe import check_storage
 from dnformer.doctor.versions import check_versions
 from dnformer.errors import DNFormerError
 
+# of the processes of a Ray that we start (0.4 GiB, Ray 2.60) and its object store
+_RAY_BYTES = 512 << 20
+
 if TYPE_CHECKING:
     from dnformer.doctor.estimate import Estimate
 
@@ -73,13 +76,15 @@ def examine(
         bench: whether to measure throughput.
         say: told what takes seconds.
     """
-    plan = Plan([]) if config is None else read_plan(config, reached)
+    working = check_versions()
+    works = all(check.ok for check in working)
+    plan = Plan([]) if config is None else read_plan(config, reached, whole=works)
     facts = look(None if plan.config is None else cache_dir_of(plan.config))
     # elsewhere, the run asks nothing of this machine
     here = address is None and not os.environ.get("RAY_ADDRESS")
     asked, estimate = Asked(), None
-    working = check_versions()
-    if plan.config is not None and plan.manifest is not None and _works(working, plan):
+    sound = works and all(check.ok for check in plan.checks)
+    if plan.config is not None and plan.manifest is not None and sound:
         asked, estimate = _weigh(plan.config, plan.manifest, facts, plan.checks, say)
     elif plan.config is not None:
         asked = asked_of(plan.config, facts, None)
@@ -90,13 +95,9 @@ def examine(
         groups.append(Group(f"storage {storage.redacted(uri)}", check_storage(uri)))
     if address is not None:
         groups.append(Group(f"cluster {storage.redacted(address)}", check_cluster(address)))
-    if bench and all(check.ok for check in working):
+    if bench and works:
         groups.append(Group("throughput", _bench(uri or str(facts.cache.folder), say)))
     return Report(groups, None if estimate is None else asdict(estimate))
-
-
-def _works(versions: list[Check], plan: Plan) -> bool:
-    return all(check.ok for check in versions + plan.checks)
 
 
 def _weigh(
@@ -120,8 +121,9 @@ def _weigh(
         mend = "correct the config or the dataset as the message says"
         checks.append(Check("estimate", False, str(error), mend))
         return asked, None
-    workers = max(config.train.max_workers, 1)
-    return replace(asked, memory_bytes=found.memory_per_worker_bytes * workers), found
+    memory = found.memory_per_worker_bytes * found.workers
+    memory += _RAY_BYTES if config.train.max_workers else 0
+    return replace(asked, memory_bytes=memory), found
 
 
 def _bench(uri: str, say: Callable[[str], None]) -> list[Check]:

@@ -11,14 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import platformdirs
+
 from dnformer.data import local_stores
 from dnformer.doctor import cgroup
+from dnformer.doctor.check import within
 from dnformer.doctor.versions import import_problem, installed, requirements
 from dnformer.memory import memory_limit
 
 _SHM = Path("/dev/shm")
 _PACKAGE = Path(__file__).parents[1]
-_PROBE_BYTES = 1 << 20
+_PROBE_BYTES, _FOLDER_S = 1 << 20, 10.0
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -140,22 +143,27 @@ def _space(folder: Path) -> tuple[int, int] | None:
 
 def room(folder: Path) -> Room:
     """Whether `folder` can be written, or made, and what is free there; it is not made."""
-    # os.path: a folder that may not be looked into is not there, and what is above it tells why
-    there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
     try:
-        free = shutil.disk_usage(there).free
-        with tempfile.TemporaryFile(dir=there) as file:
-            file.write(bytes(min(_PROBE_BYTES, free)) or b"0")
+        # a network file system whose server is away never answers
+        return Room(folder, free=within(_FOLDER_S, lambda: _probe(folder)))
     except OSError as error:
         return Room(folder, error.strerror or str(error), full=error.errno in _FULL)
-    return Room(folder, free=free)
+
+
+def _probe(folder: Path) -> int:
+    # os.path: a folder that may not be looked into is not there, and what is above it tells why
+    there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+    free = shutil.disk_usage(there).free
+    with tempfile.TemporaryFile(dir=there) as file:
+        file.write(bytes(min(_PROBE_BYTES, free)) or b"0")
+    return free
 
 
 def _numba_room() -> Room:
     """Where numba caches: where it is told, else beside the code, else in the user's own folder."""
     given = os.environ.get("NUMBA_CACHE_DIR")
     places = [Path(given)] if given else []
-    places += [_PACKAGE / "ops" / "__pycache__", Path.home() / ".cache" / "numba"]
+    places += [_PACKAGE / "ops" / "__pycache__", platformdirs.user_cache_path("numba")]
     rooms = [room(place) for place in places]
     return next((each for each in rooms if not each.problem), rooms[0])
 

@@ -23,12 +23,13 @@ class Plan(NamedTuple):
     manifest: Manifest | None = None
 
 
-def read_plan(path: str, reached: StorageConfig) -> Plan:
+def read_plan(path: str, reached: StorageConfig, *, whole: bool = True) -> Plan:
     """Reads a config and its dataset's manifest, and tries the storage of its results.
 
     Args:
         path: of the config.
         reached: options of stores beside the config's own.
+        whole: whether to judge what needs torch, which may not be there.
     """
     try:
         config = load_config(path)
@@ -38,12 +39,12 @@ def read_plan(path: str, reached: StorageConfig) -> Plan:
     options = {name: own.get(name, {}) | given.get(name, {}) for name in {*own, *given}}
     # a fault is to be told, not to be waited for
     storage.configure(config.storage.model_copy(update={"options": options, "retry_s": 0}))
-    dataset, manifest = _dataset(config)
+    dataset, manifest = _dataset(config, whole)
     checks = [Check("config", True, f"{path}: run {config.name}"), dataset, _results(config)]
     return Plan(checks, config, manifest)
 
 
-def _dataset(config: RunConfig) -> tuple[Check, Manifest | None]:
+def _dataset(config: RunConfig, whole: bool) -> tuple[Check, Manifest | None]:
     uri = storage.absolute(config.data.uri)
     try:
         manifest = within(_READ_S, lambda: read_manifest(uri))
@@ -51,16 +52,23 @@ def _dataset(config: RunConfig) -> tuple[Check, Manifest | None]:
         return Check("dataset", False, str(error), _dataset_mend(str(error), uri)), None
     except (OSError, DNFormerError) as error:
         return Check("dataset", False, text_of(error), mend_of(error, uri, "read")), None
-    # here: it needs torch, and what is above does not
+    problem = _problem(config, manifest) if whole else ""
+    if problem:
+        mend = "correct data.label or train.monitor, or ingest labels with the dataset"
+        return Check("dataset", False, problem, mend), manifest
+    found = f"{uri}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges"
+    return Check("dataset", True, found), manifest
+
+
+def _problem(config: RunConfig, manifest: Manifest) -> str:
+    # here: it needs torch
     from dnformer.train.launch import decided
 
     try:
         decided(config, manifest)
     except DNFormerError as error:
-        mend = "correct data.label or train.monitor, or ingest labels with the dataset"
-        return Check("dataset", False, str(error), mend), manifest
-    found = f"{uri}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges"
-    return Check("dataset", True, found), manifest
+        return str(error)
+    return ""
 
 
 def _dataset_mend(text: str, uri: str) -> str:

@@ -35,9 +35,8 @@ def test_examine_of_a_good_run_finds_nothing_and_leaves_nothing(
     assert report.ok, report.checks
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "run.yaml"]
     assert report.estimate is not None
-    assert report.estimate["memory_per_worker_bytes"] == sum(
-        report.estimate["memory_bytes"].values()
-    )
+    parts = report.estimate["memory_bytes"]
+    assert report.estimate["memory_per_worker_bytes"] == sum(parts.values())
 
 
 @pytest.mark.parametrize(
@@ -161,6 +160,9 @@ def test_estimate_of_the_whole_graph_is_one_step(dataset: Path) -> None:
 def test_estimate_without_the_gpu_knows_no_hours(dataset: Path) -> None:
     found = estimated(dataset, train={"use_gpu": True})
     assert (found.hours, found.gpu_hours, found.seconds_per_epoch) == (None, None, None)
+    memory = found.memory_bytes
+    assert found.gpu_memory_bytes == memory["activations"] + memory["model"] + memory["evaluation"]
+    assert found.memory_per_worker_bytes + found.gpu_memory_bytes == sum(memory.values())
     assert "no GPU here" in found.basis
 
 

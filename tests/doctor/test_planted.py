@@ -156,9 +156,9 @@ def test_wrong_torch(tmp_path: Path) -> None:
     assert check.found == "2.4.0; dnformer works with >=2.11"
 
 
-def test_torch_that_does_not_import(tmp_path: Path) -> None:
+def test_torch_that_does_not_import(write_run: Write, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.13: no such file')\n")
-    check = doctor(PYTHONPATH=str(tmp_path))
+    check = doctor("--config", str(write_run()), "--bench", PYTHONPATH=str(tmp_path))
     assert check.name == "torch"
     assert "libcudart.so.13" in check.found
     assert check.mend.startswith("pip install --force-reinstall --no-deps torch==2.")
