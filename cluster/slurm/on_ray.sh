@@ -19,7 +19,7 @@ head=${hosts%%$'\n'*}
 port=$((20000 + SLURM_JOB_ID % 10000))
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$token RAY_USAGE_STATS_ENABLED=0
 # nodes start at different times
-export RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT=300
+export RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT=300 RAY_py_gcs_connect_timeout_s=300
 export NUMBA_CACHE_DIR=$HOME/.cache/dnformer/numba
 
 stopped=
