@@ -26,14 +26,15 @@ def cores(root: Path = _ROOT, membership: Path = _MEMBERSHIP) -> int:
 
 
 def memory_left(root: Path = _ROOT, membership: Path = _MEMBERSHIP) -> int:
-    """Bytes that may still be taken: on this machine, and by the cgroups of this process."""
+    """Bytes that may be taken once this process is gone: on this machine, and by its cgroups."""
     left = int(psutil.virtual_memory().available)
     for folder in _folders(root, membership, "memory"):
         limit = _text(folder / "memory.limit_in_bytes") or _text(folder / "memory.max")
         used = _text(folder / "memory.usage_in_bytes") or _text(folder / "memory.current")
         if limit.isdigit() and used.isdigit():
             left = min(left, int(limit) - int(used) + _reclaimable(folder))
-    return max(0, min(left, memory_limit(root, membership)))
+    own = int(psutil.Process().memory_full_info().uss)
+    return max(0, min(left + own, memory_limit(root, membership)))
 
 
 def _reclaimable(folder: Path) -> int:

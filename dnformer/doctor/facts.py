@@ -74,7 +74,7 @@ class Facts:
         torch: its version; None where it is not there or does not import.
         torch_threads: threads of torch's operators.
         omp_threads: OMP_NUM_THREADS, where it is set.
-        memory_limit: by machine and cgroup; `memory_left` of it may still be taken.
+        memory_limit: by machine and cgroup; `memory_left` of it is free but for this process.
         shm: size of /dev/shm and what is free of it; None where there is none.
         files: open files by the soft and by the hard limit.
         cache: the folder of node-local stores.

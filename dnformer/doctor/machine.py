@@ -19,6 +19,8 @@ _OBJECT_STORE_BYTES = 128 * _MIB
 _OBJECT_STORE_SHARE = 0.3
 # ray.init raises the soft limit to 65,536 where the hard one lets it, and warns below 4,096
 _FEWEST_FILES, _RAYS_FILES = 4096, 65_536
+# loader.threads by default, which a single core bears
+_LOADER_THREADS = 2
 # what the store of a small graph takes
 _CACHE_BYTES = 256 * _MIB
 
@@ -85,7 +87,7 @@ def _threads(facts: Facts, asked: Asked) -> Check:
         mend = f"set train.workers: {usable} and train.threads: 1, or use a machine with more cores"
     elif threads * workers > usable:
         mend = f"set train.threads: {each}"
-    elif asked.loader_threads > usable:
+    elif asked.loader_threads > max(usable, _LOADER_THREADS):
         found += f"; {asked.loader_threads} of the loader"
         mend = f"set loader.threads: {usable}"
     elif asked.threads is None and facts.torch_threads > usable:

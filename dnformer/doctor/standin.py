@@ -12,10 +12,13 @@ from dnformer.data.graph import Graph
 from dnformer.data.layout import layout
 from dnformer.data.manifest import Manifest
 from dnformer.data.store import Store
+from dnformer.doctor import cgroup
 
 Array = npt.NDArray[Any]
 
 _FEATURE_BYTES = 256 << 20
+# of an edge while it is drawn
+_EDGE_BYTES = 16
 
 
 def stand_in(manifest: Manifest, *, max_nodes: int, max_edges: int) -> Graph:
@@ -28,7 +31,14 @@ def stand_in(manifest: Manifest, *, max_nodes: int, max_edges: int) -> Graph:
     row_bytes = 4 * manifest.num_features
     if manifest.features == "sparse":
         row_bytes = 8 * manifest.num_values // manifest.num_nodes
-    most = [max_nodes, int(max_edges / max(degree, 1e-9)), _FEATURE_BYTES // max(row_bytes, 1)]
+    # an eighth of what is left: what looks at a small machine must not fill it
+    room = cgroup.memory_left() // 8
+    max_edges = min(max_edges, room // _EDGE_BYTES)
+    most = [
+        max_nodes,
+        int(max_edges / max(degree, 1e-9)),
+        min(_FEATURE_BYTES, room) // max(row_bytes, 1),
+    ]
     num_nodes = min(manifest.num_nodes, max(2, min(most)))
     colptr = np.zeros(num_nodes + 1, np.int64)
     np.cumsum(rng.geometric(1 / (degree + 1), num_nodes) - 1, out=colptr[1:])

@@ -128,6 +128,8 @@ def test_check_machine_names_one_thing_and_what_helps(
         pytest.param(Asked(), {"gpus": replace(A100, names=(("RTX", (8, 9)),))}, id="minor"),
         pytest.param(Asked(), {"gpus": replace(A100, names=(("B200", (10, 0)),),
                      architectures=("sm_90", "compute_90"))}, id="ptx"),
+        pytest.param(Asked(loader_threads=2), {"cores": 1, "affinity": 1, "usable": 1,
+                     "torch_threads": 1}, id="one-core"),
         pytest.param(Asked(), {"cores": 2, "affinity": 2, "usable": 2, "torch_threads": 2,
                      "memory_limit": 4 * GIB, "memory_left": 2 * GIB}, id="small"),
         pytest.param(Asked(store_bytes=0), {"cache": Room(Path("/c"), free=MIB)}, id="has-store"),
@@ -239,15 +241,18 @@ def test_cores_without_a_quota_is_the_affinity(groups: Groups, files: dict[str, 
 @pytest.mark.parametrize(
     ("membership", "files"),
     [
-        ("0::/job\n", {"job/memory.max": f"{9 * MIB}", "job/memory.current": f"{5 * MIB}",
-                       "job/memory.stat": f"anon 1\ninactive_file {MIB}\n"}),
-        ("4:memory:/job\n", {"memory/job/memory.limit_in_bytes": f"{9 * MIB}",
-                             "memory/job/memory.usage_in_bytes": f"{5 * MIB}",
-                             "memory/job/memory.stat": f"cache 3\ntotal_inactive_file {MIB}\n"}),
+        ("0::/job\n", {"job/memory.max": f"{4000 * MIB}", "job/memory.current": f"{3900 * MIB}",
+                       "job/memory.stat": f"anon 1\ninactive_file {50 * MIB}\n"}),
+        ("4:memory:/job\n", {"memory/job/memory.limit_in_bytes": f"{4000 * MIB}",
+                             "memory/job/memory.usage_in_bytes": f"{3900 * MIB}",
+                             "memory/job/memory.stat": f"total_inactive_file {50 * MIB}\n"}),
     ],
     ids=["v2", "v1"],
 )  # fmt: skip
-def test_memory_left_counts_files_as_free(
+def test_memory_left_counts_files_and_this_process_as_free(
     groups: Groups, membership: str, files: dict[str, str]
 ) -> None:
-    assert cgroup.memory_left(*groups(membership, **files)) == 5 * MIB
+    own = psutil.Process().memory_full_info().uss
+    expected = min(150 * MIB + own, 4000 * MIB)
+    found = cgroup.memory_left(*groups(membership, **files))
+    assert found == pytest.approx(expected, abs=32 * MIB)
