@@ -15,8 +15,8 @@ from dnformer.storage.connect import EXTRAS
 from dnformer.storage.paths import protocol_of
 
 Command = Literal["train", "tune", "ingest"]
-# as `{ray job, job of ours}` names them
 _LIVE = ("pending", "running")
+_MOST_NAMED = 3
 # settings that name files or folders, by dotted path
 _PLACES = frozenset({
     "storage_path", "data.uri", "data.split.file", "loss.mask", "train.continue_from", "cache.dir",
@@ -200,9 +200,10 @@ def decide(job: Job, others: Sequence[JobState]) -> JobState | str:
     last, anew = found[number], f"{job.id}-{number + 1}"
     differing = _differing(job, last)
     if last.live and differing:
+        more = ["..."] if len(differing) > _MOST_NAMED else []
         raise ConfigError(
             f"{last.id} is {last.status} and writes {job.target} with other settings "
-            f"({'; '.join(differing)}); stop it first, or choose another name"
+            f"({'; '.join(differing[:_MOST_NAMED] + more)}); stop it first, or choose another name"
         )
     # an ingest sees by itself whether there is something to do, and its files may have changed
     done = last.status == "succeeded" and job.command != "ingest" and "--fresh" not in job.options

@@ -25,7 +25,7 @@ _NOT_SHIPPED = shutil.ignore_patterns("__pycache__", ".*", "*.md")
 # Where Ray is in no environment of its own, it is the program that this worker runs.
 _LAUNCH = r"""has_ray='import importlib.util as u, sys; sys.exit(u.find_spec("ray") is None)'
 prefix=$(sed -n 's|^[^/]*\(/.*\)/lib/python[^/]*/.*/ray/_raylet\.so$|\1|p' \
-    "/proc/$PPID/maps" | head -n 1)
+    "/proc/$PPID/maps" 2> /dev/null | head -n 1)
 for python in "$prefix/bin/python" "$(readlink "/proc/$PPID/exe")" "$(command -v python3)"; do
     if [ -x "$python" ] && "$python" -c "$has_ray" 2> /dev/null; then
         exec "$python" -m dnformer.submit.head {version} {extras} "$@"
