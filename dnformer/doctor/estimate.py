@@ -130,7 +130,11 @@ def estimate(config: RunConfig, manifest: Manifest, *, threads: int) -> Estimate
     if config.eval.mode == "sampled":  # a forward pass is about a third of a step
         exact_s = each_s / 3 * -(-val_nodes // config.loader.batch_size)
     seconds = (batches * each_s + exact_s / config.eval.every_epochs) / workers
-    on = "the dataset's own store" if real else "a random graph of its mean degree and features"
+    on = (
+        "the dataset's own store"
+        if real
+        else "a random graph of its mean degree and features (its store, once built, tells more)"
+    )
     basis = (
         f"{basis}measured on this machine for {_TRAIN_S:g} s, {threads} thread(s), on {on}; "
         f"workers are taken to share an epoch evenly and for nothing{guess}"

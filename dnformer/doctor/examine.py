@@ -78,16 +78,18 @@ def examine(
     """
     working = check_versions()
     works = all(check.ok for check in working)
-    plan = Plan([]) if config is None else read_plan(config, reached, whole=works)
-    facts = look(None if plan.config is None else cache_dir_of(plan.config))
     # elsewhere, the run asks nothing of this machine
     here = address is None and not os.environ.get("RAY_ADDRESS")
+    plan = (
+        Plan([]) if config is None else read_plan(config, reached, whole=works, elsewhere=not here)
+    )
+    facts = look(cache_dir_of(plan.config) if plan.config is not None and here else None)
     asked, estimate = Asked(), None
     sound = works and all(check.ok for check in plan.checks)
     if plan.config is not None and plan.manifest is not None and sound:
         asked, estimate = _weigh(plan.config, plan.manifest, facts, plan.checks, say)
     elif plan.config is not None:
-        asked = asked_of(plan.config, facts, None)
+        asked = asked_of(plan.config, None)
     groups = [Group("this machine", working + check_machine(facts, asked if here else Asked()))]
     if plan.checks:
         groups.append(Group(f"run {config}", plan.checks))
@@ -112,7 +114,7 @@ def _weigh(
     from dnformer.doctor.estimate import estimate, has_store, store_bytes
 
     disk = 0 if has_store(config, manifest) else store_bytes(manifest)
-    asked = asked_of(config, facts, disk)
+    asked = asked_of(config, disk)
     threads = min(threads_of(config, facts), facts.usable)
     say("training for some seconds, for an estimate")
     try:

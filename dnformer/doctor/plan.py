@@ -1,5 +1,7 @@
 """A run's config, dataset and storage, looked at before it starts."""
 
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,13 +25,16 @@ class Plan(NamedTuple):
     manifest: Manifest | None = None
 
 
-def read_plan(path: str, reached: StorageConfig, *, whole: bool = True) -> Plan:
+def read_plan(
+    path: str, reached: StorageConfig, *, whole: bool = True, elsewhere: bool = False
+) -> Plan:
     """Reads a config and its dataset's manifest, and tries the storage of its results.
 
     Args:
         path: of the config.
         reached: options of stores beside the config's own.
         whole: whether to judge what needs torch, which may not be there.
+        elsewhere: whether it is to run on other machines.
     """
     try:
         config = load_config(path)
@@ -40,8 +45,33 @@ def read_plan(path: str, reached: StorageConfig, *, whole: bool = True) -> Plan:
     # a fault is to be told, not to be waited for
     storage.configure(config.storage.model_copy(update={"options": options, "retry_s": 0}))
     dataset, manifest = _dataset(config, whole)
-    checks = [Check("config", True, f"{path}: run {config.name}"), dataset, _results(config)]
-    return Plan(checks, config, manifest)
+    results = _results(config)
+    if elsewhere:
+        dataset = _noted(dataset, config.data.uri)
+        results = _noted(results, config.storage_path)
+    known = Check("config", True, f"{path}: run {config.name}")
+    return Plan([known, dataset, *_missing_files(config), results], config, manifest)
+
+
+def _noted(check: Check, uri: str) -> Check:
+    if not check.ok or not storage.is_local(uri):
+        return check
+    return check._replace(found=f"{check.found}; a local path: all machines must share it")
+
+
+def _missing_files(config: RunConfig) -> Iterator[Check]:
+    split = config.data.split
+    named = {"data.split.file": split.file if split else None, "loss.mask": config.loss.mask}
+    for name, uri in named.items():
+        if uri is None:
+            continue
+        try:
+            found = within(_READ_S, partial(storage.exists, uri))
+        except (OSError, DNFormerError) as error:
+            yield Check(name, False, text_of(error), mend_of(error, uri, "read"))
+        else:
+            if not found:
+                yield Check(name, False, f"{uri}: no such file", "correct its path")
 
 
 def _dataset(config: RunConfig, whole: bool) -> tuple[Check, Manifest | None]:
@@ -88,7 +118,7 @@ def _results(config: RunConfig) -> Check:
     return Check("storage_path", True, f"{uri}: written, read, replaced and removed a probe")
 
 
-def asked_of(config: RunConfig, facts: Facts, store_bytes: int | None) -> Asked:
+def asked_of(config: RunConfig, store_bytes: int | None) -> Asked:
     """What a run asks of this machine, its memory not known yet."""
     train = config.train
     return Asked(

@@ -45,13 +45,16 @@ def test_examine_of_a_good_run_finds_nothing_and_leaves_nothing(
         ({"model": {"hiden": 8}}, "config", "hidden", "correct it"),
         ({"data": {"uri": "none/here"}}, "dataset", "no dataset here", "dnformer ingest"),
         ({"data": {"label": "age"}}, "dataset", "no label 'age'", "data.label"),
+        ({"data": {"split": {"file": "none.npz"}}}, "data.split.file", "no such file", "path"),
+        ({"loss": {"mask": "none.npy"}}, "loss.mask", "no such file", "path"),
         ({"storage_path": "/dev/null/runs"}, "storage_path", "write: /dev/null", ""),
         ({"train": {"threads": 512}}, "threads", "512 of a worker", "set train.threads: "),
         ({"train": {"workers": CORES + 1}}, "threads", "worker(s)", "set train.workers: "),
         ({"loader": {"threads": 512}}, "threads", "512 of the loader", "set loader.threads: "),
         ({"loader": {"sampler": "pyg-lib"}}, "pyg-lib", "not installed", "data.pyg.org/whl/torch-"),
     ],
-    ids=["key", "dataset", "label", "storage", "threads", "workers", "loader", "pyg-lib"],
+    ids=["key", "dataset", "label", "split", "mask", "storage", "threads", "workers", "loader",
+         "pyg-lib"],
 )  # fmt: skip
 def test_examine_of_a_run_names_what_is_wrong(
     write_run: Write, sections: dict[str, Any], name: str, found: str, mend: str
@@ -72,9 +75,13 @@ def test_examine_of_a_damaged_manifest_says_to_ingest_again(
 
 
 def test_examine_with_a_cluster_asks_nothing_of_this_machine(write_run: Write) -> None:
-    config = write_run(train={"threads": 512, "workers": 8, "use_gpu": True})
+    train = {"threads": 512, "workers": 8, "use_gpu": True}
+    config = write_run(train=train, cache={"dir": "/dev/null/nvme"})
     checks = examine(config=str(config), address="ray://head:10001").checks
     assert [check.name for check in checks if not check.ok] == ["ray head"]
+    found = {check.name: check.found for check in checks}
+    for name in ("dataset", "storage_path"):
+        assert found[name].endswith("a local path: all machines must share it")
 
 
 @pytest.mark.parametrize("fan_out", [[5], [15, 10], [-1, 3]], ids=str)
