@@ -106,7 +106,7 @@ class _Outcome:
     def __init__(self, found: "Found") -> None:
         from dnformer.train.objectives import METRICS
         from dnformer.tune.ranking import ranked
-        from dnformer.tune.results import best_config, importance, write_best
+        from dnformer.tune.results import best_config, importance, stored_config, write_best
         from dnformer.tune.space import Space
 
         self.found, tuned = found, found.config.tune
@@ -117,18 +117,9 @@ class _Outcome:
         self.best, self.monitor, self.metric = found.best, monitor, monitor.removeprefix("val/")
         higher = not METRICS[self.metric].lower_is_better
         self.order = ranked(found.trials, tuned.objectives, higher=higher)
-        self.config = best_config(self.config_of(self.best), self.best)
+        self.config = best_config(stored_config(found.uri, self.best), self.best)
         self.file = write_best(found.uri, self.config, self.best, monitor=monitor)
         self.importance = importance(Space(found.config).dimensions, found.trials, higher=higher)
-
-    def config_of(self, trial: "Trial") -> configs.RunConfig:
-        """A trial's config, as its run stored it."""
-        from dnformer import storage
-        from dnformer.train.run import read_run
-
-        # the search may have been moved since
-        within = trial.facts["run"].rpartition("/trials/")[2]
-        return read_run(storage.join(self.found.uri, f"trials/{within}"))[0]
 
     def objectives(self, trial: "Trial") -> dict[str, float]:
         """The values of a trial that has ended, by objective."""
@@ -187,9 +178,9 @@ def _finite(value: Any) -> Any:
 def _repeated(base: configs.RunConfig, outcome: _Outcome, times: int, top: int) -> "list[Repeats]":
     from dnformer.cli_progress import training_progress
     from dnformer.train import launch
-    from dnformer.tune.results import repeat_configs, repeat_top
+    from dnformer.tune.results import repeat_configs, repeat_top, stored_config
 
-    chosen = [(trial, outcome.config_of(trial)) for trial in outcome.order[:top]]
+    chosen = [(trial, stored_config(outcome.found.uri, trial)) for trial in outcome.order[:top]]
 
     def repeat(config: configs.RunConfig) -> dict[str, Any]:
         say(f"repeats of {config.name.rpartition('/')[2]}")

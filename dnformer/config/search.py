@@ -69,11 +69,12 @@ class TuneConfig(Section):
     search: Literal["random", "grid", "optuna"] = Field(
         "optuna", description="optuna: multivariate TPE, which learns from the trials before"
     )
-    scheduler: Literal["asha", "hyperband", "median", "pbt", "none"] = Field(
+    scheduler: Literal["asha", "asha_stopping", "hyperband", "median", "pbt", "none"] = Field(
         "asha",
-        description="what ends trials early: asha; hyperband: asha in brackets that begin to "
-        "judge at different epochs; median: below the median of the others; pbt: takes over the "
-        "state of a better trial, with changed settings",
+        description="what ends trials early. asha: they pause at each rung, and the best go on; "
+        "asha_stopping: they go on unless they are worse than most that came before; hyperband: "
+        "that in brackets which begin to judge at different epochs; median: likewise below the "
+        "median of the others; pbt: takes over the state of a better trial, with changed settings",
     )
     objectives: Annotated[list[Objective], Field(min_length=1)] = Field(
         ["metric"],
@@ -84,7 +85,7 @@ class TuneConfig(Section):
         None, ge=1, description="epochs that no trial is ended before; null: epochs / 9, at least 1"
     )
     reduction_factor: int = Field(
-        3, ge=2, description="asha, hyperband: the best 1 in so many go on from rung to rung"
+        3, ge=2, description="asha.., hyperband: the best 1 in so many go on from rung to rung"
     )
     brackets: int = Field(3, ge=1, description="brackets of hyperband")
     max_concurrent: int | None = Field(

@@ -39,12 +39,12 @@ class Judge(Protocol):
 
 
 def judge(tune: TuneConfig, epochs: int, *, higher: bool, seed: int) -> Judge:
-    """The judge of a search; not of scheduler pbt, which ends no trial (`tune.population`).
+    """The judge of a search; not of asha (`tune.halving`) nor pbt (`tune.population`).
 
-    - asha (Li et al., MLSys 2020), as Ray has it: nobody waits in a rung. A trial goes on if its
-      value is not below the percentile 1 - 1 / reduction_factor of those recorded there before
-      it. So the first to come always goes on, and so does each that is as good as the best.
-    - hyperband (Li et al., JMLR 2018): asha in brackets, each of which begins one rung later. With
+    - asha_stopping (Li et al., MLSys 2020), as Ray has it: nobody waits in a rung. A trial goes on
+      if its value is not below the percentile 1 - 1 / reduction_factor of those recorded there
+      before it. So the first to come always goes on, and so does each that is as good as the best.
+    - hyperband (Li et al., JMLR 2018): that in brackets, each of which begins one rung later. With
       enough brackets the last judges nobody.
     - median (Golovin et al., KDD 2017): every grace epochs, ends a trial whose value is worse than
       the median over the others, three at least that came as far, of their mean value up to there.
@@ -59,7 +59,7 @@ def judge(tune: TuneConfig, epochs: int, *, higher: bool, seed: int) -> Judge:
     if tune.scheduler == "median":
         return _median(tuple(range(grace, epochs, grace)), mode)
     rungs = _rungs(grace, epochs, tune.reduction_factor)
-    if tune.scheduler == "asha":
+    if tune.scheduler == "asha_stopping":
         return _asha(rungs, epochs, tune.reduction_factor, mode)
     if tune.scheduler == "hyperband":
         starts = range(min(tune.brackets, len(rungs) + 1))

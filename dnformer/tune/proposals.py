@@ -117,8 +117,10 @@ class _Optuna:
         import optuna
 
         states = optuna.trial.TrialState
+        # one that was judged, and may pause for long, tells what it has come to
+        running = states.PRUNED if trial.results else states.RUNNING
         state = {
-            "running": states.RUNNING,
+            "running": running,
             "finished": states.COMPLETE,
             # TPE ranks pruned trials by the epoch they came to, then by their value there: the
             # value of a few epochs is never compared with that of many

@@ -28,15 +28,15 @@ _SEARCH, _EVENTS, _TABLE, _LOCK = "search.json", "trials/events", "trials.parque
 _CONTENT = (_SEARCH, "best.yaml", "repeats", "trials", _TABLE)
 _READERS = 16
 
-Kind = Literal["begin", "result", "end", "lost"]
+Kind = Literal["begin", "result", "promote", "end", "lost"]
 
 
 class Event(Section):
     """Something that happened to a trial.
 
-    begin: it was proposed; result: it was judged at a milestone, with `params` where it took over
-    the state of `source`; end: it ended for good; lost: its process was, too often, and another
-    start goes on with it.
+    begin: it was proposed; result: it came to a milestone, with `params` where it took over the
+    state of `source` there; promote: it goes on after it paused there; end: it ended for good;
+    lost: its process was, too often, and another start goes on with it.
     """
 
     format: Literal[1] = 1
@@ -263,8 +263,10 @@ def _after(trial: Trial, event: Event) -> Trial:
         assert event.epochs is not None
         value = math.nan if event.value is None else event.value
         results = (*trial.results, Result(event.epochs, value))
-        return replace(trial, params=event.params or trial.params, results=results)
-    if event.kind == "lost":
+        took_over = trial.took_over or event.source is not None
+        params = event.params or trial.params
+        return replace(trial, params=params, results=results, took_over=took_over)
+    if event.kind in ("lost", "promote"):
         return trial
     values = None if event.values is None else tuple(event.values)
     assert event.state is not None

@@ -10,6 +10,7 @@ import yaml
 from dnformer import storage
 from dnformer.config import DataConfig, RunConfig, TuneConfig
 from dnformer.parsing import leaves, put
+from dnformer.train.run import read_run
 from dnformer.tune.proposals import coded, distribution, quiet
 from dnformer.tune.space import Dimension
 from dnformer.tune.trials import Trial
@@ -23,6 +24,18 @@ _RESAMPLES, _CONFIDENCE = 9999, 0.95
 _FEWEST_PAIRS = 6
 # without so many, nothing is said of what matters; of more, so many are called good
 _FEWEST_TRIALS, _GOOD_TRIALS = 4, 5
+
+
+def stored_config(search: str, trial: Trial) -> RunConfig:
+    """The config of a trial that has ended, as its run in the folder of the search stored it."""
+    # the search may have been moved since
+    within = trial.facts["run"].rpartition("/trials/")[2]
+    config, _ = read_run(storage.join(search, f"trials/{within}"))
+    if trial.took_over:
+        return config
+    # one that paused went on as if it had not
+    train = config.train.model_copy(update={"continue_from": None, "stop_after": None})
+    return config.model_copy(update={"train": train})
 
 
 def best_config(config: RunConfig, trial: Trial) -> RunConfig:

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, Literal, Protocol, final
 
 from dnformer import memory, ray_runtime
 from dnformer.errors import BackendError, ConfigError, Stopped
@@ -41,8 +41,8 @@ Trainable = Callable[[Task, Callable[[Message], None]], None]
 class Source(Protocol):
     """Where trials come from and what they tell; all is called in the driver, one at a time."""
 
-    def next_task(self) -> Task | None:
-        """The next trial; None: there is none left."""
+    def next_task(self) -> Task | Literal["wait"] | None:
+        """The next trial; "wait": that depends on those that go on; None: there is none left."""
 
     def told(self, number: int, message: Message) -> None:
         """A trial told something; it waits until this returns."""
@@ -219,9 +219,9 @@ class _State:
         assert self._source is not None
         return self._source
 
-    def next_task(self, trial_id: str) -> Task | None:
-        task: Task | None = self._call(self.source.next_task)
-        if task is not None:
+    def next_task(self, trial_id: str) -> Task | Literal["wait"] | None:
+        task: Task | Literal["wait"] | None = self._call(self.source.next_task)
+        if isinstance(task, Task):
             self.numbers[trial_id] = task.number
         return task
 
@@ -262,6 +262,8 @@ def _searcher(state: _State) -> Any:
     class Proposals(Searcher):  # type: ignore[misc] # ray has no types
         def suggest(self, trial_id: str) -> Any:
             task = state.next_task(trial_id)
+            if task == "wait":
+                return None
             return Searcher.FINISHED if task is None else {"task": task}
 
         def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:

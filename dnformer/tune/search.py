@@ -195,23 +195,57 @@ class Search:
             elif event.kind == "result":
                 assert event.epochs is not None
                 self._rules.decide(number, Result(event.epochs, _number(event.value)))
+            elif event.kind == "promote":
+                self._rules.promote(number)
             elif event.kind == "end":
                 self._rules.end(number, _last(self._record.trials[number]))
         self._changed()
 
-    def next_task(self) -> Task | None:
-        """A trial that an earlier start left, or the next one."""
-        for trial in self._record.trials:
-            if trial.state == "running" and trial.number not in self._started:
-                return self._task(trial.number)
+    def next_task(self) -> Task | Literal["wait"] | None:
+        """A trial that an earlier start left, one that paused, or the next one."""
+        left = (trial.number for trial in self._active() if trial.number not in self._started)
+        number = next(left, None)
+        if number is not None:
+            return self._task(number)
         params = self._proposed()
-        if params is None:
+        number = self._rules.next(last=params is None)
+        if number is not None:
+            self._record.append("promote", number)
+            self._rules.promote(number)
+        elif params is not None:
+            number = len(self._record.trials)
+            self._record.append("begin", number, params=params)
+            self._rules.begin(number, params)
+        elif any(trial.number not in self._lost for trial in self._active()):
+            # what they come to may let one that paused go on
+            return "wait" if self._rules.pauses else None
+        else:
+            self._end_paused()
             return None
-        number = len(self._record.trials)
-        self._record.append("begin", number, params=params)
-        self._rules.begin(number, params)
         self._changed()
         return self._task(number)
+
+    def _active(self) -> list[Trial]:
+        """The trials that have not ended and do not pause."""
+        running = [trial for trial in self._record.trials if trial.state == "running"]
+        if not self._rules.pauses:
+            return running
+        return [trial for trial in running if self._last_event(trial.number).kind != "result"]
+
+    def _last_event(self, number: int) -> Event:
+        return next(e for e in reversed(self._record.events) if e.trial == number)
+
+    def _end_paused(self) -> None:
+        """Ends the trials that paused and are not to go on, unless others may still come to."""
+        paused = [trial for trial in self._record.trials if trial.state == "running"]
+        if self._lost:
+            return
+        for trial in paused:
+            facts = self._last_event(trial.number).facts
+            values = self._values(facts)
+            state = "failed" if values is None else "stopped"
+            self._record.append("end", trial.number, state=state, values=values, facts=facts)
+            self._close(trial.number)
 
     def _proposed(self) -> dict[str, Any] | None:
         number = len(self._record.trials)
@@ -221,13 +255,21 @@ class Search:
 
     def _task(self, number: int) -> Task:
         self._started.add(number)
-        first = self._params_at(number, 0)
+        params, gate = self._params_at(number, 0), self._gate(number)
+        if self._rules.pauses:
+            # a leg is a task: its end is the milestone
+            leg = self._leg_of(number)
+            config = self._leg(number, params, leg, number if leg else None)
+            return Task(number, portable(config), replace(gate, milestones=()), self._monitor)
         if self._rules.in_legs:
-            config = self._leg(number, first, 0, None)
+            config = self._leg(number, params, 0, None)
         else:
-            config = self._space.config(first).model_copy(update={"name": self._name(number)})
-        gate = self._gate(number)
+            config = self._space.config(params).model_copy(update={"name": self._name(number)})
         return Task(number, portable(config), gate, self._monitor, self._rules.in_legs)
+
+    def _leg_of(self, number: int) -> int:
+        """How often a trial has gone on after it paused."""
+        return sum(e.trial == number and e.kind == "promote" for e in self._record.events)
 
     def _name(self, number: int) -> str:
         return f"{self._record.config.name}/trials/{number:04d}"
@@ -258,12 +300,27 @@ class Search:
             return
         if kind == "result":
             self._milestone(number, Result(message["epochs"], _number(message["value"])))
+        elif kind == "end" and self._pauses_at(number, message["result"]["epochs"]):
+            self._paused(number, message["result"])
         elif kind == "end":
             self._ended(trial, message["result"])
         elif kind == "failed":
             self._failed(number, message["error"])
         else:
             self._live[number] = Live(message["epochs"], message["value"], message["seconds"])
+
+    def _pauses_at(self, number: int, epochs: int) -> bool:
+        """Whether a run that ended after `epochs` came to its milestone, and not to its end."""
+        milestones, leg = self._rules.milestones, self._leg_of(number)
+        return self._rules.pauses and leg < len(milestones) and epochs == milestones[leg]
+
+    def _paused(self, number: int, result: dict[str, Any]) -> None:
+        facts, epochs = facts_of(result), result["epochs"]
+        value = facts["val"].get(self._monitor.removeprefix("val/"))
+        self._rules.decide(number, Result(epochs, _number(value)))
+        self._record.append("result", number, epochs=epochs, value=value, facts=facts)
+        self._live.pop(number, None)
+        self._changed()
 
     def _milestone(self, number: int, result: Result) -> None:
         recorded = self._recorded(number, result.epochs)

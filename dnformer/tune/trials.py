@@ -26,6 +26,8 @@ class Trial:
         values: of the objectives, once it is "finished" or "stopped".
         facts: what else is known of one that has ended: `run` (of pbt its last leg),
             `best_epoch`, `epochs`, `seconds`, `val`, `test`, `parameters`; `error` of a failed one.
+        took_over: whether it went on from another's state, so that its last params are not all
+            that it comes from.
     """
 
     number: int
@@ -34,3 +36,4 @@ class Trial:
     results: tuple[Result, ...] = ()
     values: tuple[float, ...] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    took_over: bool = False

@@ -8,7 +8,9 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +39,12 @@ def curve(config: dict[str, Any], epoch: int) -> float:
 
 def fake_trial(task: Task, report: Callable[[Message], None], epoch_s: float = 0.0) -> None:
     """As `run_trial`; what it has done stands in a file, by which it goes on."""
-    folder = Path(task.gate.folder)
+    folder = Path(task.gate.folder)  # of all legs of the trial
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "state.json"
     done = json.loads(path.read_text()) if path.exists() else 0
     values = [curve(task.config, epoch) for epoch in range(EPOCHS)]
-    for epochs in range(1, EPOCHS + 1):
+    for epochs in range(1, (task.config["train"]["stop_after"] or EPOCHS) + 1):
         if epochs > done:
             time.sleep(epoch_s)
             storage.write_bytes(str(path), json.dumps(epochs).encode())
@@ -61,35 +63,36 @@ def fake_trial(task: Task, report: Callable[[Message], None], epoch_s: float = 0
     report({"kind": "end", "result": result})
 
 
+def tasks_of(source: Source, lock: AbstractContextManager[Any]) -> Iterator[Task]:
+    """All tasks of a source, which is asked by one thread at a time."""
+    while True:
+        with lock:
+            task = source.next_task()
+        if task is None:
+            return
+        if task == "wait":
+            time.sleep(0.001)
+        else:
+            yield task
+
+
 def in_threads(at_a_time: int) -> Callable[[Source, Any], None]:
     """Runs the trials of a source in so many threads."""
 
     def run(source: Source, trainable: Any) -> None:
-        lock, errors = threading.RLock(), []
+        lock = threading.RLock()
 
-        def work() -> None:
-            try:
-                while True:
+        def work(_: int) -> None:
+            for task in tasks_of(source, lock):
+
+                def report(message: Message, number: int = task.number) -> None:
                     with lock:
-                        task = source.next_task()
-                    if task is None:
-                        return
+                        source.told(number, message)
 
-                    def report(message: Message, number: int = task.number) -> None:
-                        with lock:
-                            source.told(number, message)
+                trainable(task, report)
 
-                    trainable(task, report)
-            except BaseException as error:  # noqa: BLE001 - raised below
-                errors.append(error)
-
-        threads = [threading.Thread(target=work) for _ in range(at_a_time)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise errors[0]
+        with ThreadPoolExecutor(at_a_time) as pool:
+            list(pool.map(work, range(at_a_time)))
 
     return run
 

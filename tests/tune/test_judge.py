@@ -15,7 +15,7 @@ from dnformer.config import TuneConfig
 from dnformer.tune.judge import Brackets, Judge, judge
 from dnformer.tune.trials import Result
 
-SCHEDULERS = ("asha", "hyperband", "median", "none")
+SCHEDULERS = ("asha_stopping", "hyperband", "median", "none")
 
 
 def make(
@@ -37,13 +37,17 @@ def at(judge: Judge, epochs: int, values: list[float]) -> list[bool]:
 @pytest.mark.parametrize(
     ("scheduler", "epochs", "of", "expected"),
     [
-        pytest.param("asha", 9, {}, (1, 3), id="asha"),
-        pytest.param("asha", 10, {}, (1, 3, 9), id="asha-last"),
+        pytest.param("asha_stopping", 9, {}, (1, 3), id="asha_stopping"),
+        pytest.param("asha_stopping", 10, {}, (1, 3, 9), id="asha-last"),
         # log(243) / log(3) is 4.999..
-        pytest.param("asha", 244, {"grace_epochs": 1}, (1, 3, 9, 27, 81, 243), id="asha-power"),
-        pytest.param("asha", 200, {"reduction_factor": 2}, (22, 44, 88, 176), id="asha-halves"),
-        pytest.param("asha", 1, {}, (), id="asha-one-epoch"),
-        pytest.param("asha", 5, {"grace_epochs": 7}, (), id="asha-no-rung"),
+        pytest.param(
+            "asha_stopping", 244, {"grace_epochs": 1}, (1, 3, 9, 27, 81, 243), id="asha-power"
+        ),
+        pytest.param(
+            "asha_stopping", 200, {"reduction_factor": 2}, (22, 44, 88, 176), id="asha-halves"
+        ),
+        pytest.param("asha_stopping", 1, {}, (), id="asha-one-epoch"),
+        pytest.param("asha_stopping", 5, {"grace_epochs": 7}, (), id="asha-no-rung"),
         pytest.param("hyperband", 28, {"grace_epochs": 1}, (1, 3, 9, 27), id="hyperband"),
         pytest.param("hyperband", 1, {}, (), id="hyperband-one-epoch"),
         pytest.param("median", 9, {"grace_epochs": 2}, (2, 4, 6, 8), id="median"),
@@ -71,12 +75,12 @@ def test_milestones(scheduler: str, epochs: int, of: Any, expected: tuple[int, .
 def test_asha_compares_with_the_percentile_of_those_before(
     values: list[float], expected: list[bool]
 ) -> None:
-    assert at(make("asha"), 1, values) == expected
-    assert at(make("asha", higher=False), 1, [-value for value in values]) == expected
+    assert at(make("asha_stopping"), 1, values) == expected
+    assert at(make("asha_stopping", higher=False), 1, [-value for value in values]) == expected
 
 
 def test_asha_rungs_are_apart() -> None:
-    judge = make("asha")
+    judge = make("asha_stopping")
     assert at(judge, 1, [0.5, 0.6, 0.7]) == [True, True, True]
     assert judge.result(0, Result(3, 0.5))
     assert judge.result(2, Result(3, 0.7))
@@ -138,7 +142,7 @@ def test_median_counts_last_results() -> None:
     assert judge.result(4, Result(6, 0.4)), "none came as far"
 
 
-@pytest.mark.parametrize("scheduler", ["asha", "median"])
+@pytest.mark.parametrize("scheduler", ["asha_stopping", "median"])
 def test_asked_again_gives_the_first_answer(scheduler: str) -> None:
     judge = make(scheduler)
     answers = at(judge, 1, [0.5, 0.6, 0.7, 0.1])
@@ -226,7 +230,7 @@ def test_without_early_ends_ray_is_not_imported() -> None:
 import sys
 from dnformer.config import TuneConfig
 from dnformer.tune.judge import judge
-for scheduler, epochs in (("none", 9), ("asha", 1), ("hyperband", 1), ("median", 1)):
+for scheduler, epochs in (("none", 9), ("asha_stopping", 1), ("hyperband", 1), ("median", 1)):
     judge(TuneConfig(scheduler=scheduler), epochs, higher=True, seed=0)
 assert "ray" not in sys.modules
 """

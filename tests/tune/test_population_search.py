@@ -41,10 +41,12 @@ def test_a_trial_takes_over_a_better_ones_state_with_other_settings(tmp_path, fo
         assert better[0] < event["value"]
 
 
-def test_the_best_config_goes_on_from_the_state_before_and_gives_the_same_value(found):
+def test_the_best_config_gives_the_same_value_from_the_state_that_was_taken_over_or_from_none(
+    found,
+):
     outcome = _Outcome(found)
     config = load_config(outcome.file)
-    assert config.train.continue_from is not None
+    assert (config.train.continue_from is not None) is outcome.best.took_over
     result = launch.train(config)
     assert result["val"]["loss"] == outcome.best.values[0]
 

@@ -26,8 +26,7 @@ from dnformer.errors import ConfigError, LostError, Stopped, TrainError
 from dnformer.parsing import parse
 from dnformer.ray_runtime import Resources, session
 from dnformer.train import launch
-from dnformer.train.run import read_run
-from dnformer.tune.results import best_config, write_best
+from dnformer.tune.results import best_config, stored_config, write_best
 from dnformer.tune.runner import _sigterm_stops as sigterm_stops
 from dnformer.tune.runner import room_for
 from dnformer.tune.search import Found, Runner, Watch, tune
@@ -151,15 +150,14 @@ def test_the_config_of_a_trial_that_was_stopped_trains_to_its_value(straight):
     stopped = [trial for trial in straight.trials if trial.state == "stopped"]
     trial = max(stopped, key=lambda trial: trial.values)
     assert trial.facts["epochs"] < EPOCHS
-    stored, _ = read_run(f"{straight.uri}/trials/{trial.number:04d}")
-    config = best_config(stored, trial)
+    config = best_config(stored_config(straight.uri, trial), trial)
     result = launch.train(load_config(write_best(straight.uri, config, trial, monitor="accuracy")))
     assert result["epochs"] == trial.facts["epochs"]
     assert result["val"] == trial.facts["val"]
 
 
 def test_a_trial_waits_for_what_a_killed_driver_left(data, tmp_path):
-    values = make_values(data, tmp_path, TUNE | {"num_trials": 1}, epochs=1)
+    values = make_values(data, tmp_path, TUNE | {"num_trials": 1, "scheduler": "none"}, epochs=1)
     folder = tmp_path / "runs/search/trials/0000"
     lock = FileLock(folder / ".lock", thread_local=False)
 
@@ -193,7 +191,11 @@ def reserved(ray: ModuleType) -> tuple[list[dict], float]:
 @pytest.mark.ray
 def test_trials_with_workers_of_their_own_leave_nothing_reserved(ray, data, tmp_path):
     # the second is judged below the first, and ends after an epoch
-    grid = {"search": "grid", "space": {"optim.lr": {"choice": [4e-3, 1e-4, 7e-3]}}}
+    grid = {
+        "search": "grid",
+        "scheduler": "asha_stopping",
+        "space": {"optim.lr": {"choice": [4e-3, 1e-4, 7e-3]}},
+    }
     found = {
         workers: search(
             make_values(data, tmp_path / str(workers), TUNE | grid, workers=workers, epochs=9)

@@ -71,26 +71,50 @@ def test_search_that_is_finished_runs_nothing_and_takes_more_trials(tmp_path):
     assert dict(list(events(tmp_path).items())[: len(before)]) == before
 
 
-def test_asha_ends_trials_at_rungs_and_spends_fewer_epochs(tmp_path):
-    found = fake.search(tmp_path, scheduler="asha", grace_epochs=1, num_trials=12)
+@pytest.mark.parametrize("at_a_time", [1, 3])
+def test_asha_lets_the_best_third_go_on_from_rung_to_rung(tmp_path, at_a_time):
+    found = fake.search(tmp_path, at_a_time, scheduler="asha", grace_epochs=1, num_trials=12)
+    ends = sorted(trial.facts["epochs"] for trial in found.trials)
+    if at_a_time == 1:
+        assert ends == [1] * 8 + [3] * 2 + [9] * 2
+    assert {trial.state for trial in found.trials if trial.facts["epochs"] < 9} == {"stopped"}
+    assert epochs_done(tmp_path) == sum(ends) < 0.5 * 12 * 9
+    best = max(found.trials, key=lambda trial: trial.results[0].value)
+    assert best.facts["epochs"] == 9
+    assert found.best == best
+    again = fake.search(tmp_path, at_a_time, scheduler="asha", grace_epochs=1, num_trials=12)
+    assert again == found
+
+
+def test_asha_of_two_trials_trains_the_better_one_to_its_end(tmp_path):
+    found = fake.search(tmp_path, scheduler="asha", grace_epochs=1, num_trials=2)
+    assert sorted(trial.facts["epochs"] for trial in found.trials) == [1, 9]
+    assert found.best is not None
+    assert found.best.facts["epochs"] == 9
+
+
+def test_stopping_asha_ends_trials_at_rungs_and_spends_fewer_epochs(tmp_path):
+    found = fake.search(tmp_path, scheduler="asha_stopping", grace_epochs=1, num_trials=12)
     assert {trial.state for trial in found.trials} == {"finished", "stopped"}
     for trial in found.trials:
         rungs = [result.epochs for result in trial.results]
         assert rungs == [1, 3][: len(rungs)]
         assert trial.facts["epochs"] == (rungs[-1] if trial.state == "stopped" else 9)
     assert epochs_done(tmp_path) < 0.6 * 12 * 9
-    assert fake.search(tmp_path, scheduler="asha", grace_epochs=1, num_trials=12) == found
+    again = fake.search(tmp_path, scheduler="asha_stopping", grace_epochs=1, num_trials=12)
+    assert again == found
 
 
 @pytest.mark.parametrize(
     ("options", "at_a_time"),
     [
+        ({"search": "optuna", "scheduler": "asha_stopping", "grace_epochs": 1}, 1),
         ({"search": "optuna", "scheduler": "asha", "grace_epochs": 1}, 1),
         ({"search": "random", "scheduler": "none"}, 2),
         ({"search": "grid", "scheduler": "median", "grace_epochs": 2, "space": {
             "model.heads": {"choice": [1, 2, 4]}, "optim.lr": {"choice": [0.1, 0.01, 0.001]}}}, 1),
     ],
-    ids=["tpe-asha", "random", "grid-median"],
+    ids=["tpe-stopping", "tpe-asha", "random", "grid-median"],
 )  # fmt: skip
 def test_search_killed_three_times_gives_the_table_of_one_never_killed(
     tmp_path, options, at_a_time
