@@ -18,6 +18,8 @@ hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
 head=${hosts%%$'\n'*}
 port=$((20000 + SLURM_JOB_ID % 10000))
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$token RAY_USAGE_STATS_ENABLED=0
+# symmetric-run tells neither its own count of nodes nor the command of the Ray that it started
+export RAY_ADDRESS=$head:$port
 # nodes start at different times
 export RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT=300 RAY_py_gcs_connect_timeout_s=300
 export NUMBA_CACHE_DIR=$HOME/.cache/dnformer/numba
@@ -31,11 +33,12 @@ stop() {
 }
 trap stop USR1 TERM
 
-# symmetric-run does not tell the command of the Ray that it started
+# the first node ends with its driver; the others would wait long for it, and are killed, whatever srun says of that
 # shellcheck disable=SC2016  # the inner shell's own
-srun --kill-on-bad-exit=1 ray symmetric-run --address "$head:$port" --min-nodes "$SLURM_JOB_NUM_NODES" \
+srun --wait=15 --kill-on-bad-exit=1 ray symmetric-run --address "$RAY_ADDRESS" --min-nodes "$SLURM_JOB_NUM_NODES" \
     --num-cpus "$SLURM_CPUS_PER_TASK" --temp-dir "/tmp/ray-$SLURM_JOB_ID" --metrics-export-port 8080 -- \
-    env RAY_ADDRESS="$head:$port" bash -c 'echo $$ >"$1"; shift; exec "$@"' driver "$pid" "$@" &
+    bash -c 'code=$1 pid=$2; shift 2; "$@" & echo $! >"$pid"; wait $!; echo $? >"$code"; exit "$(cat "$code")"' \
+    driver "$shared/code" "$pid" "$@" &
 step=$!
 code=0
 # a signal ends `wait`, not the step
@@ -43,6 +46,7 @@ while kill -0 "$step" 2>/dev/null; do
     code=0
     wait "$step" || code=$?
 done
+[ ! -s "$shared/code" ] || code=$(cat "$shared/code")
 
 if [ -n "$stopped" ] && [ "$code" -ne 0 ]; then
     scontrol requeue "$SLURM_JOB_ID"

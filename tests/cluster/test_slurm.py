@@ -15,7 +15,6 @@ SCRIPTS = sorted([*SLURM.glob("*.sbatch"), *SLURM.glob("*.sh")])
 
 # the stand-in for `ray symmetric-run` keeps its arguments, and runs what follows --
 STAND_INS = {
-    "srun": 'while [[ $1 == --* ]]; do shift; done\nexec "$@"\n',
     "ray": 'printf "%s\\n" "$@" >>calls\nwhile [ "$1" != -- ]; do shift; done\nshift\n"$@"\n',
     "scontrol": 'echo "scontrol $*" >>calls\n[ "$1" != show ] || printf "first\\nsecond\\n"\n',
 }
@@ -25,8 +24,9 @@ STAND_INS = {
 def job(tmp_path):
     """Starts a script as Slurm would; the stand-in for dnformer does what `text` says."""
 
-    def start(script, text, *arguments):
-        for name, body in (STAND_INS | {"dnformer": text}).items():
+    def start(script, text, *arguments, srun='exec "$@"\n'):
+        srun = "while [[ $1 == --* ]]; do shift; done\n" + srun
+        for name, body in (STAND_INS | {"dnformer": text, "srun": srun}).items():
             file = tmp_path / "bin" / name
             file.parent.mkdir(exist_ok=True)
             file.write_text(f"#!/usr/bin/env bash\n{body}")
@@ -81,6 +81,12 @@ def test_symmetric_run_starts_the_command(job, tmp_path):
     ]  # fmt: skip
     # neither the token nor the driver's number stays
     assert not list((tmp_path / "home" / ".cache" / "dnformer").glob("slurm-*"))
+
+
+def test_success_is_the_jobs_whatever_became_of_other_nodes(job, tmp_path):
+    process = job("train.sbatch", "exit 0\n", "run.yaml", srun='"$@"\nexit 137\n')
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, said
 
 
 def test_failure_is_the_jobs(job, tmp_path):
