@@ -35,7 +35,7 @@ def test_every_error_has_one_base_and_an_exit_code():
     ]
     assert {error.__name__ for error in errors} == {
         "DNFormerError", "ConfigError", "DataError", "CheckpointError", "BackendError",
-        "TrainError", "Stopped",
+        "TrainError", "Stopped", "InUseError", "LostError",
     }  # fmt: skip
     assert all(issubclass(error, dnformer.errors.DNFormerError) for error in errors)
     assert {error.exit_code for error in errors} == {1, 2, 143}
