@@ -267,7 +267,11 @@ def _schema(file: str) -> tuple[Any, int | None]:
             return parquet.schema_arrow, parquet.metadata.num_rows
         # a ragged row among the first ones is named when the file is read
         lenient = pa_csv.ParseOptions(invalid_row_handler=lambda row: "skip")
-        return pa_csv.open_csv(stream, parse_options=lenient).schema, None
+        # with threads it would go on reading ahead, and could abort the interpreter at its end
+        # (apache/arrow#43604)
+        alone = pa_csv.ReadOptions(use_threads=False)
+        with pa_csv.open_csv(stream, read_options=alone, parse_options=lenient) as reader:
+            return reader.schema, None
 
 
 def _cut(file: str, rows: int) -> Iterator[Piece]:
@@ -314,11 +318,12 @@ def _csv_batches(
 ) -> Iterator[Any]:
     types = {name: pa.float64() if name in numbers else TEXT for name in columns}
     try:
-        yield from pa_csv.open_csv(
+        with pa_csv.open_csv(
             stream,
             read_options=pa_csv.ReadOptions(block_size=_CSV_BLOCK),
             convert_options=_convert(types),
-        )
+        ) as reader:
+            yield from reader
         return
     except pa.ArrowInvalid as error:
         problem = error
@@ -348,7 +353,7 @@ def _refuse_csv(file: str, columns: list[str], numbers: Sequence[str]) -> None:
             convert_options=_convert(dict.fromkeys(columns, TEXT)),
         )
         start = 1
-        with suppress(StopIteration):
+        with reader, suppress(StopIteration):
             while not ragged:
                 batch = reader.read_next_batch()
                 if not ragged:
