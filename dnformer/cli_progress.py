@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
+from dnformer.cgroup import cores
 from dnformer.cli_common import say
 from dnformer.config import RunConfig
 from dnformer.driver import Record
@@ -49,7 +50,7 @@ def _cores(config: RunConfig) -> int | None:
     """Of the machine that the workers share; None where they may run on others."""
     if config.train.max_workers and os.environ.get("RAY_ADDRESS"):
         return None
-    return len(os.sched_getaffinity(0))
+    return cores()
 
 
 @final

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from dnformer.cgroup import MEMBERSHIP, ROOT, content, folders
+
 if TYPE_CHECKING:
     import torch
 
-_ROOT = Path("/sys/fs/cgroup")
-_MEMBERSHIP = Path("/proc/self/cgroup")
 _STATUS = Path("/proc/self/status")
 # what takes less memory
 MEND = (
@@ -21,7 +21,7 @@ MEND = (
 )
 
 
-def memory_limit(root: Path = _ROOT, membership: Path = _MEMBERSHIP) -> int:
+def memory_limit(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int:
     """Bytes; the least limit of this process's cgroup (v1 or v2) and of those around it.
 
     Args:
@@ -35,7 +35,7 @@ def memory_limit(root: Path = _ROOT, membership: Path = _MEMBERSHIP) -> int:
     return min(limits)
 
 
-def oom_kills(root: Path = _ROOT, membership: Path = _MEMBERSHIP) -> int | None:
+def oom_kills(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int | None:
     """How many processes of this process's cgroup the kernel has killed for memory so far.
 
     v2 counts those of the cgroups below it, too; v1 does not.
@@ -91,29 +91,27 @@ def peak_gpu_bytes(device: "torch.device") -> int | None:
     return torch.cuda.max_memory_allocated(device)
 
 
+def memory_left(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int:
+    """Bytes that may be taken once this process is gone: on this machine, and by its cgroups."""
+    left = int(psutil.virtual_memory().available)
+    for folder in folders("memory", root, membership):
+        limit = content(folder / "memory.limit_in_bytes") or content(folder / "memory.max")
+        used = content(folder / "memory.usage_in_bytes") or content(folder / "memory.current")
+        if limit.isdigit() and used.isdigit():
+            left = min(left, int(limit) - int(used) + _reclaimable(folder))
+    own = int(psutil.Process().memory_full_info().uss)
+    return max(0, min(left + own, memory_limit(root, membership)))
+
+
+def _reclaimable(folder: Path) -> int:
+    """Bytes of files that the kernel drops before it kills."""
+    stat = dict(line.split() for line in content(folder / "memory.stat").splitlines())
+    return int(stat.get("total_inactive_file", stat.get("inactive_file", 0)))
+
+
 def _read(root: Path, membership: Path, *, v1: str, v2: str) -> Iterator[str]:
     """Content of a file of this process's cgroup and of those around it, the nearest first."""
-    for path in _files(root, membership, v1, v2):
-        try:
-            yield path.read_text("ascii")
-        except OSError:
-            continue
-
-
-def _files(root: Path, membership: Path, v1: str, v2: str) -> Iterator[Path]:
-    try:
-        lines = membership.read_text("utf-8").splitlines()
-    except OSError:  # not Linux
-        return
-    for line in lines:
-        number, controllers, group = line.split(":", 2)
-        if number == "0" and not controllers:
-            mount, name = root, v2
-        elif "memory" in controllers.split(","):
-            mount, name = root / "memory", v1
-        else:
-            continue
-        # inside a container the path may be the host's; its own limit then stands at the mount
-        path = Path(group.lstrip("/"))
-        for folder in (path, *path.parents):
-            yield mount / folder / name
+    for folder in folders("memory", root, membership):
+        found = content(folder / v1) or content(folder / v2)
+        if found:
+            yield found

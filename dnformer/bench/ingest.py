@@ -20,7 +20,8 @@ from rich.console import Console
 
 from dnformer.bench.ingest_contenders import CONTENDERS, Result, Task
 from dnformer.bench.report import Target, for_json, heading, print_case, ratio
-from dnformer.data.ingest.workspace import num_threads, parse_bytes
+from dnformer.cgroup import cores
+from dnformer.data.ingest.workspace import parse_bytes
 from dnformer.data.sources.synthetic import SyntheticSource, open_synthetic
 from dnformer.data.sources.synthetic_tables import write_tables
 from dnformer.errors import BackendError, ConfigError
@@ -149,7 +150,7 @@ def run(settings: Settings, *, say: Callable[[str], None]) -> Iterator[Findings]
         raise ConfigError(f"--temp-dir {settings.temp_dir}: is no folder")
     memory = parse_bytes(settings.memory_limit)
     repeats = settings.repeats or (3 if settings.edges < _MANY_EDGES else 1)
-    limits = Limits(memory, settings.threads or num_threads())
+    limits = Limits(memory, settings.threads or cores())
 
     def findings() -> Iterator[Findings]:
         for ids in CASES[settings.ids]:

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dnformer import storage
+from dnformer.cgroup import cores
 from dnformer.data import fingerprint as fp
 from dnformer.data.layout import layout
 from dnformer.data.manifest import Manifest, PartFile
@@ -281,7 +282,7 @@ def build_arrays(uri: str, manifest: Manifest, folder: Path) -> None:
         DataError: a part is missing or damaged, or the content is not what the manifest says.
         OSError: the disk is full.
     """
-    threads = min(len(os.sched_getaffinity(0)), 16)
+    threads = min(cores(), 16)
     if not storage.is_local(uri):
         threads += 2  # some fetch while others decode
     with ExitStack() as stack:

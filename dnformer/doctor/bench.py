@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from dnformer import storage
+from dnformer.cgroup import cores
 from dnformer.data.graph import Graph
 from dnformer.doctor.check import Check, within
 from dnformer.doctor.probe import mend_of, text_of
@@ -44,8 +45,8 @@ class Expected(NamedTuple):
         """`found` in words, with a note where it is slow."""
         low = self.typical / 4
         text = f"{found:,.1f} {self.unit} ({what}; {self.typical:g} in {self.source})"
-        load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
-        busy = f", on a busy machine (load {load:.1f}, {cores} cores)" if load > cores else ""
+        load, own = os.getloadavg()[0], cores()
+        busy = f", on a busy machine (load {load:.1f}, {own} cores)" if load > own else ""
         return f"{text}; slow: below {low:g}{busy}" if found < low else text
 
 

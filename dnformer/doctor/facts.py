@@ -13,11 +13,11 @@ from typing import Any
 
 import platformdirs
 
+from dnformer.cgroup import affinity, cores
 from dnformer.data import local_stores
-from dnformer.doctor import cgroup
 from dnformer.doctor.check import within
 from dnformer.doctor.versions import import_problem, installed, requirements
-from dnformer.memory import memory_limit
+from dnformer.memory import memory_left, memory_limit
 
 _SHM = Path("/dev/shm")
 _PACKAGE = Path(__file__).parents[1]
@@ -114,13 +114,13 @@ def look(cache_dir: Path | None = None) -> Facts:
     pyg_lib = installed("pyg-lib")
     return Facts(
         cores=os.cpu_count() or 1,
-        affinity=len(os.sched_getaffinity(0)),
-        usable=cgroup.cores(),
+        affinity=affinity(),
+        usable=cores(),
         torch=version if torch is not None else None,
         torch_threads=torch.get_num_threads() if torch is not None else 1,
         omp_threads=os.environ.get("OMP_NUM_THREADS"),
         memory_limit=memory_limit(),
-        memory_left=cgroup.memory_left(),
+        memory_left=memory_left(),
         shm=_space(_SHM),
         files=resource.getrlimit(resource.RLIMIT_NOFILE),
         cache=room(cache_dir or local_stores.default_folder()),

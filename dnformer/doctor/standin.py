@@ -12,7 +12,7 @@ from dnformer.data.graph import Graph
 from dnformer.data.layout import layout
 from dnformer.data.manifest import Manifest
 from dnformer.data.store import Store
-from dnformer.doctor import cgroup
+from dnformer.memory import memory_left
 
 Array = npt.NDArray[Any]
 
@@ -32,7 +32,7 @@ def stand_in(manifest: Manifest, *, max_nodes: int, max_edges: int) -> Graph:
     if manifest.features == "sparse":
         row_bytes = 8 * manifest.num_values // manifest.num_nodes
     # an eighth of what is left: what looks at a small machine must not fill it
-    room = cgroup.memory_left() // 8
+    room = memory_left() // 8
     max_edges = min(max_edges, room // _EDGE_BYTES)
     most = [
         max_nodes,

@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 
+from dnformer.cgroup import cores
 from dnformer.errors import BackendError, ConfigError, Stopped
 
 _PREFIX = "dnformer-ray-"
@@ -132,10 +133,10 @@ def _start_local(ray: Any, needed: Resources) -> Path:
 
 
 def _init_local(ray: Any, needed: Resources, folder: Path) -> None:
-    cores = len(os.sched_getaffinity(0))
+    own = cores()
     ray.init(
         address="local",
-        num_cpus=max(cores, needed.num_workers * needed.cpus),
+        num_cpus=max(own, needed.num_workers * needed.cpus),
         include_dashboard=False,
         log_to_driver=False,
         logging_level=logging.ERROR,

@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 from pydantic import Field, ValidationError
 
 from dnformer import memory, storage
+from dnformer.cgroup import cores
 from dnformer.config import RunConfig
 from dnformer.errors import CheckpointError, InUseError
 from dnformer.parsing import Section, parse
@@ -358,7 +359,7 @@ def _file_hashes(config: RunConfig) -> dict[str, str]:
 
 
 def _default_threads(workers: int) -> int:
-    return max(1, len(os.sched_getaffinity(0)) // max(workers, 1))
+    return max(1, cores() // max(workers, 1))
 
 
 def _is_alive(holder: _AttemptFile) -> bool:

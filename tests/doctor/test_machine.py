@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch_geometric
 
-from dnformer.doctor import cgroup
+from dnformer import cgroup, memory
 from dnformer.doctor.check import Check
 from dnformer.doctor.facts import Facts, Gpus, Room, look
 from dnformer.doctor.machine import Asked, check_machine
@@ -254,5 +254,5 @@ def test_memory_left_counts_files_and_this_process_as_free(
 ) -> None:
     own = psutil.Process().memory_full_info().uss
     expected = min(150 * MIB + own, 4000 * MIB)
-    found = cgroup.memory_left(*groups(membership, **files))
+    found = memory.memory_left(*groups(membership, **files))
     assert found == pytest.approx(expected, abs=32 * MIB)

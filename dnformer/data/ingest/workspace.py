@@ -1,6 +1,5 @@
 """What an ingest may use: a share of the memory, and a folder for what does not fit."""
 
-import os
 import re
 import tempfile
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from typing import NamedTuple
 
 import psutil
 
+from dnformer.cgroup import cores
 from dnformer.errors import ConfigError
 from dnformer.memory import memory_limit
 from dnformer.temporary import temporary_folder
@@ -66,11 +66,6 @@ def memory_budget(limit: str | int | None) -> int:
     return left
 
 
-def num_threads() -> int:
-    """CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @contextmanager
 def workspace(
     temp_dir: str | None, memory_limit: str | int | None, threads: int | None = None
@@ -88,4 +83,4 @@ def workspace(
     except OSError as error:
         raise ConfigError(f"temp_dir {parent}: {error.strerror}; give a local folder") from None
     with temporary_folder(parent) as folder:
-        yield Workspace(folder, memory_budget(memory_limit), threads or num_threads())
+        yield Workspace(folder, memory_budget(memory_limit), threads or cores())

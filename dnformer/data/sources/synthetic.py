@@ -5,7 +5,6 @@ graph does not depend on threads, and nothing but the pieces at work is held.
 """
 
 import math
-import os
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from dnformer.cgroup import cores
 from dnformer.data.counter_rng import key_of
 from dnformer.data.fingerprint import BLOCK
 from dnformer.data.sources.synthetic_kernels import (
@@ -102,7 +102,7 @@ def open_synthetic(source: SyntheticSource, *, threads: int | None = None) -> Gr
     """
     _check(source)
     plan = _plan(source)
-    threads = threads or len(os.sched_getaffinity(0))
+    threads = threads or cores()
     num_chunks = -(-source.num_pairs // CHUNK_PAIRS)
     num_blocks = -(-source.nodes // BLOCK)
 
