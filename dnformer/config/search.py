@@ -82,7 +82,7 @@ class TuneConfig(Section):
         "scheduler none",
     )
     grace_epochs: int | None = Field(
-        None, ge=1, description="epochs that no trial is ended before; null: epochs / 9, at least 1"
+        None, ge=1, description="epochs that no trial is ended before; null: epochs / 5, at least 1"
     )
     reduction_factor: int = Field(
         3, ge=2, description="asha.., hyperband: the best 1 in so many go on from rung to rung"
@@ -113,4 +113,4 @@ class TuneConfig(Section):
 
     def grace(self, epochs: int) -> int:
         """Epochs that no trial of so many is ended before."""
-        return min(self.grace_epochs or max(1, epochs // 9), epochs)
+        return min(self.grace_epochs or max(1, epochs // 5), epochs)

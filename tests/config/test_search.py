@@ -80,7 +80,7 @@ def test_tune_refuses(given: dict[str, Any], expected: str) -> None:
 @pytest.mark.parametrize(
     ("given", "epochs", "expected"),
     [
-        pytest.param(None, 200, 22, id="a-ninth"),
+        pytest.param(None, 200, 40, id="a-fifth"),
         pytest.param(None, 5, 1, id="at-least-one"),
         pytest.param(7, 200, 7, id="as-given"),
         pytest.param(7, 5, 5, id="at-most-all"),
