@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def calls(tmp_path):
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 def test_script_is_clean(script):
-    for command in (["bash", "-n"], ["shellcheck"]):
+    for command in (["bash", "-n"], [str(Path(sys.executable).with_name("shellcheck"))]):
         done = subprocess.run([*command, script], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stdout + done.stderr
 
