@@ -213,7 +213,7 @@ def test_graph_is_ingested_on_the_cluster(run, head):
 
 @pytest.mark.ray
 def test_job_that_is_stopped_goes_on_by_the_same_submit(run, head):
-    given = ("--set", "name=long", "--set", "train.epochs=1000000")
+    given = ("--set", "name=long", "--set", "train.epochs=1000000", "--set", "train.patience=null")
     begun = submit(run, *given)
     assert (begun["status"], begun["attached"]) == ("running", False)
     assert submit(run, *given) | {"seconds": 0} == begun | {"seconds": 0, "attached": True}

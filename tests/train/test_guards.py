@@ -195,7 +195,7 @@ def test_watchdog_of_two_ranks_tells_who_waits_for_whom(tmp_path):
     assert "rank 1 is stuck in forward at step 4" in stuck[0]
     assert "rank 0 goes on" in waiting[-1]
     assert "rank 1 goes on" in stuck[-1]
-    for rank, where in enumerate(("all_reduce", "in wait_for")):
+    for rank, where in enumerate(("in sum_", "in wait_for")):
         path = tmp_path / "failed" / f"stuck-step-4-rank-{rank}.txt"
         assert where in path.read_text()
 
