@@ -162,7 +162,7 @@ def _config(uri: str, folder: Path, settings: Settings) -> RunConfig:
         "storage_path": str(folder),
         "data": {"uri": uri, "split": {"random": [0.6, 0.2, 0.2]}},
         # the loader's thread shares the worker's core
-        "loader": {"num_neighbors": [15, 10], "batch_size": 512, "threads": 1},
+        "loader": {"num_neighbors": [15, 10], "threads": 1},
         "train": {
             "epochs": 4,
             "threads": 1,
