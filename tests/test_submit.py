@@ -258,6 +258,12 @@ def serve() -> Iterator[Serve]:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 given = self.headers["Authorization"]
+                pages.setdefault("tokens", []).append(given)
+                if self.path == "/api/version" and "elsewhere" in pages:
+                    self.send_response(302)
+                    self.send_header("Location", f"{pages['elsewhere']}{self.path}")
+                    self.end_headers()
+                    return
                 body, status = pages.get(self.path, b""), 200 if self.path in pages else 404
                 if self.path.startswith("/api/v") and pages.get("token"):
                     status = {None: 401, "Bearer right": status}.get(given, 403)
@@ -294,6 +300,14 @@ def test_reach_says_what_runs_there(serve, variables):
     # no token goes to a cluster that wants none
     address = serve(dashboard("disabled"))
     assert reach(address) == Cluster(address, "2.60.1", "3.11.9", None)
+
+
+def test_token_goes_nowhere_else(serve, variables):
+    variables.setenv("RAY_AUTH_TOKEN", "right")
+    other: dict[str, Any] = dashboard()
+    with pytest.raises(BackendError, match="answers with HTTP status 302"):
+        reach(serve(dashboard() | {"elsewhere": serve(other)}))
+    assert "tokens" not in other
 
 
 def test_token_is_not_in_the_text_of_a_cluster():

@@ -2,14 +2,11 @@
 
 import http.client
 import importlib.metadata
-import json
 import platform
 import socket
-import time
 import urllib.error
-import urllib.request
 from email.utils import parsedate_to_datetime
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from packaging.version import Version
@@ -18,31 +15,11 @@ from dnformer import storage
 from dnformer.doctor.check import Check, within
 from dnformer.doctor.clock import MEND, MOST_S, skew_s, worded
 from dnformer.errors import ConfigError
-from dnformer.submit.cluster import address_of, find_token
+from dnformer.submit.cluster import Answer, address_of, ask, find_token
 
 _TIMEOUT_S = 5.0
-# of an answer; a server that is none of Ray's may send anything
-_MOST_BYTES = 1 << 20
 _PORT = "the dashboard's port is 8265 by default"
 _TOKEN = "set RAY_AUTH_TOKEN_PATH to a file with the cluster's token (or RAY_AUTH_TOKEN to it)"
-
-
-class Answer(NamedTuple):
-    """What a server said, and this machine's time before and after."""
-
-    status: int
-    body: bytes
-    date: str | None
-    begin: float
-    end: float
-
-    def json(self) -> dict[str, Any]:
-        """The object in the body; empty where it holds none."""
-        try:
-            value = json.loads(self.body)
-        except ValueError:
-            return {}
-        return value if isinstance(value, dict) else {}
 
 
 def check_cluster(address: str, *, timeout_s: float = _TIMEOUT_S) -> list[Check]:
@@ -60,7 +37,7 @@ def check_cluster(address: str, *, timeout_s: float = _TIMEOUT_S) -> list[Check]
     head = _Head(address_of(address), None, timeout_s)
     try:
         # told without a token, which nobody is given who does not ask; before Ray 2.52 no such page
-        mode = head.get("/api/authentication_mode").json().get("authentication_mode", "disabled")
+        mode = head.object("/api/authentication_mode").get("authentication_mode", "disabled")
         asks = mode != "disabled"
         if asks:
             head = head._replace(token=find_token()[0])
@@ -71,7 +48,7 @@ def check_cluster(address: str, *, timeout_s: float = _TIMEOUT_S) -> list[Check]
         return [_unreachable(head.url, error)]
     if answer.status in (401, 403):
         return [Check("ray head", True, head.url), _denied(answer.status, head), _clock(answer)]
-    version = answer.json().get("ray_version")
+    version = (answer.json() or {}).get("ray_version")
     if answer.status != 200 or not isinstance(version, str):
         return [_not_ray(head.url, answer.status)]
     return [
@@ -81,16 +58,6 @@ def check_cluster(address: str, *, timeout_s: float = _TIMEOUT_S) -> list[Check]
         _python_version(head),
         _clock(answer),
     ]
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows nowhere: the token is for this address alone."""
-
-    def redirect_request(
-        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any,
-        newurl: str,
-    ) -> None:  # fmt: skip
-        return None
 
 
 class _Head(NamedTuple):
@@ -107,20 +74,13 @@ class _Head(NamedTuple):
             OSError: nobody answered, or not in time.
             HTTPException: what answered does not speak HTTP.
         """
-        return within(self.timeout_s + 1, lambda: self._get(path))
+        return within(
+            self.timeout_s + 1, lambda: ask(self.url + path, self.token, timeout_s=self.timeout_s)
+        )
 
-    def _get(self, path: str) -> Answer:
-        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
-        request = urllib.request.Request(self.url + path, headers=headers)
-        opener = urllib.request.build_opener(_NoRedirect)
-        begin = time.time()
-        try:
-            with opener.open(request, timeout=self.timeout_s) as found:
-                body, status, date = found.read(_MOST_BYTES), found.status, found.headers["Date"]
-        except urllib.error.HTTPError as error:
-            with error:
-                body, status, date = error.read(_MOST_BYTES), error.code, error.headers["Date"]
-        return Answer(status, body, date, begin, time.time())
+    def object(self, path: str) -> dict[str, Any]:
+        """The object that it answers with; empty where it is none."""
+        return self.get(path).json() or {}
 
 
 def _bad_address(address: str) -> Check | None:
@@ -183,7 +143,7 @@ def _ray_version(there: str) -> Check:
 def _python_version(head: _Head) -> Check:
     here, there = platform.python_version(), None
     try:
-        data = head.get("/api/v0/cluster_metadata").json().get("data")
+        data = head.object("/api/v0/cluster_metadata").get("data")
         there = data.get("pythonVersion") if isinstance(data, dict) else None
     except (OSError, http.client.HTTPException):
         pass
@@ -211,7 +171,7 @@ def _minor(version: str) -> tuple[int, int] | None:
 def _resources(head: _Head) -> str:
     """What the cluster has now; an autoscaler may bring more."""
     try:
-        value: Any = head.get("/api/cluster_status").json()
+        value: Any = head.object("/api/cluster_status")
     except (OSError, http.client.HTTPException):
         return ""
     for key in ("data", "clusterStatus", "loadMetricsReport", "usage"):

@@ -4,20 +4,23 @@ import json
 import logging
 import os
 import platform
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from dnformer.errors import BackendError, ConfigError
 
 _TIMEOUT_S = 10.0
+# of an answer; a server that is none of Ray's may send anything
+_MOST_BYTES = 1 << 20
 _EXPECTED = "expected the dashboard of its head, as in http://HOST:8265"
 
 
@@ -131,26 +134,78 @@ def check_versions(cluster: Cluster) -> None:
             )
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What a server said, and this machine's time before and after.
+
+    Attributes:
+        status: of HTTP.
+        body: its first MiB.
+        date: of the server, as it sends it.
+        begin: seconds since 1970.
+        end: likewise.
+    """
+
+    status: int
+    body: bytes
+    date: str | None
+    begin: float
+    end: float
+
+    def json(self) -> dict[str, Any] | None:
+        """The object in the body; None where it holds none."""
+        try:
+            value = json.loads(self.body)
+        except ValueError:
+            return None
+        return value if isinstance(value, dict) else None
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """Follows nowhere: the token is for this address alone."""
+
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
+    ) -> None:
+        return None
+
+
+def ask(url: str, token: str | None, *, timeout_s: float = _TIMEOUT_S) -> Answer:
+    """The answer to a request, whatever its status.
+
+    Raises:
+        OSError: nobody answered, or not in time.
+        HTTPException: what answered does not speak HTTP.
+    """
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    begin = time.time()
+    try:
+        found = build_opener(_NoRedirect).open(Request(url, headers=headers), timeout=timeout_s)
+    except HTTPError as error:
+        found = error
+    with found:
+        body = found.read(_MOST_BYTES)
+        return Answer(found.status, body, found.headers["Date"], begin, time.time())
+
+
 def _asked(address: str, page: str, token: str | None, source: str = "") -> dict[str, Any] | None:
     """The JSON object of a page; None: there is no such page."""
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     try:
-        with urlopen(Request(address + page, headers=headers), timeout=_TIMEOUT_S) as answer:
-            found = json.loads(answer.read())
-    except HTTPError as error:
-        error.close()
-        if error.code == 404:
-            return None
-        raise _refused(address, error.code, source) from None
+        answer = ask(address + page, token)
     except OSError as error:
         reason = getattr(error, "reason", None) or error
         text = getattr(reason, "strerror", None) or reason
         raise BackendError(
             f"{address} cannot be reached ({text}); is the head up, and its dashboard's port open?"
         ) from None
-    except (HTTPException, ValueError):
+    except HTTPException:
         raise _foreign(address) from None
-    if not isinstance(found, dict):
+    if answer.status == 404:
+        return None
+    if answer.status != 200:
+        raise _refused(address, answer.status, source)
+    found = answer.json()
+    if found is None:
         raise _foreign(address)
     return found
 
