@@ -1,7 +1,7 @@
 """What the commands share: options, a word to who waits, files that the user named."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -29,6 +29,17 @@ _SPLITS: dict[str, Any] = {
 def say(text: str) -> None:
     """A line on stderr."""
     print(text, file=sys.stderr, flush=True)
+
+
+def job_arguments(command: str, given: Sequence[str]) -> Iterator[str]:
+    """An entry script's words, a config and more, for `command`: `path=value` is a setting."""
+    yield command
+    yield from given[:1]
+    for text in given[1:]:
+        if not text.startswith("-"):
+            yield "--set"
+        yield text
+    yield "--json"
 
 
 @contextmanager

@@ -111,7 +111,7 @@ def ingest(  # noqa: PLR0913 - one parameter an option
         from dnformer.data.ingest.run import ingest as run_ingest
 
     values = parsing.read_yaml(read_text(config), name=config) if config else {}
-    for path, value in _paths(options):
+    for path, value in setting_paths(options):
         if value is not None:
             values = parsing.put(values, path, value)
     parsed = parsing.parse(IngestConfig, parsing.override(values, settings or []), name="ingest")
@@ -160,7 +160,7 @@ _TABLE = {
 }  # fmt: skip
 
 
-def _paths(options: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def setting_paths(options: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """(dotted path in `IngestConfig`, value) of each option, None where it is not given."""
     yield from ((path, options[option]) for option, path in _COMMON.items())
     yield "split", split_value(options["split"])

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
-from typing import Any, final
+from typing import Any, Self, final
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -202,9 +202,41 @@ def _span(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
+class Screen:
+    """What changes at the foot of a terminal, with lines above it; use as a context manager.
+
+    Args:
+        console: the terminal.
+        per_second: times that it is drawn anew.
+    """
+
+    def __init__(self, console: Console, *, per_second: float) -> None:
+        self._console, self._per_second, self._stack = console, per_second, ExitStack()
+
+    def __rich__(self) -> Group:
+        """What is shown now."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        live = Live(
+            self, console=self._console, transient=True, refresh_per_second=self._per_second
+        )
+        self._stack.enter_context(live)
+        # stderr is now what writes above it
+        self._stack.enter_context(logs_to(sys.stderr))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    def say(self, text: str) -> None:
+        """A line above what changes."""
+        self._console.print(text, highlight=False, markup=False)
+
+
 @final
-class Bar:
-    """Two lines that change: the scores, and a bar with the time left; use as a context manager.
+class Bar(Screen):
+    """Two lines that change: the scores, and a bar with the time left.
 
     Args:
         story: of the run.
@@ -212,7 +244,8 @@ class Bar:
     """
 
     def __init__(self, story: Story, console: Console) -> None:
-        self._story, self._console, self._known = story, console, dict[str, Any]()
+        super().__init__(console, per_second=4)
+        self._story, self._known = story, dict[str, Any]()
         self._progress = Progress(
             TextColumn("{task.description}"), BarColumn(bar_width=None),
             TextColumn("{task.percentage:.0f} %"), TimeElapsedColumn(),
@@ -222,24 +255,9 @@ class Bar:
         )  # fmt: skip
         self._task = self._progress.add_task("", total=story.epochs)
         self._scores = Text(no_wrap=True, overflow="ellipsis")
-        self._stack = ExitStack()
 
     def __rich__(self) -> Group:
         return Group(self._scores, self._progress)
-
-    def __enter__(self) -> "Bar":
-        live = Live(self, console=self._console, transient=True, refresh_per_second=4)
-        self._stack.enter_context(live)
-        # stderr is now what writes above the bar
-        self._stack.enter_context(logs_to(sys.stderr))
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stack.close()
-
-    def say(self, text: str) -> None:
-        """A line above the bar."""
-        self._console.print(text, highlight=False, markup=False)
 
     def record(self, record: Record) -> None:
         """Moves the bar, and says what is new."""

@@ -15,8 +15,7 @@ from rich.table import Table
 from dnformer import config as configs
 from dnformer import parsing
 from dnformer.cli_common import Json, read_text, say, waiting
-from dnformer.cli_ingest import _paths as ingest_paths
-from dnformer.cli_ingest import ingest
+from dnformer.cli_ingest import ingest, setting_paths
 from dnformer.cli_train import train
 from dnformer.cli_tune import tune
 from dnformer.errors import TrainError
@@ -81,7 +80,7 @@ def _ingest(options: dict[str, Any]) -> Job:
 
     file = options["config"]
     values = parsing.read_yaml(read_text(file), name=file) if file else {}
-    for path, value in ingest_paths(options):
+    for path, value in setting_paths(options):
         if value is not None:
             values = parsing.put(values, path, value)
     values = parsing.override(values, options["settings"] or [])

@@ -3,17 +3,16 @@
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, final
 
 from rich.console import Console, Group
-from rich.live import Live as Changing
 from rich.table import Table
 from rich.text import Text
 
 from dnformer.cli_common import say
-from dnformer.cli_progress import logs_to
+from dnformer.cli_progress import Screen
 from dnformer.config import RunConfig
 from dnformer.train.objectives import better, shown
 from dnformer.tune.search import Live, Watch
@@ -277,8 +276,8 @@ def _cells(story: Story, trial: Trial, live: Mapping[int, Live]) -> list[str]:
 
 
 @final
-class Board:
-    """The table of a search on a terminal; use as a context manager.
+class Board(Screen):
+    """The table of a search.
 
     Args:
         story: of the search.
@@ -286,10 +285,10 @@ class Board:
     """
 
     def __init__(self, story: Story, console: Console) -> None:
-        self._story, self._console = story, console
+        super().__init__(console, per_second=2)
+        self._story = story
         self._trials: Sequence[Trial] = ()
         self._live: Mapping[int, Live] = {}
-        self._stack = ExitStack()
 
     def __rich__(self) -> Group:
         trials, live = self._trials, self._live
@@ -303,20 +302,6 @@ class Board:
         if len(trials) > rows:
             parts.append(Text(f"and {len(trials) - rows} more", style="dim"))
         return Group(*parts)
-
-    def __enter__(self) -> "Board":
-        live = Changing(self, console=self._console, transient=True, refresh_per_second=2)
-        self._stack.enter_context(live)
-        # stderr is now what writes above the table
-        self._stack.enter_context(logs_to(sys.stderr))
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stack.close()
-
-    def say(self, text: str) -> None:
-        """A line above the table."""
-        self._console.print(text, highlight=False, markup=False)
 
     def show(self, trials: Sequence[Trial], live: Mapping[int, Live]) -> None:
         """Shows the trials as they are now."""

@@ -8,21 +8,9 @@
 """
 
 import sys
-from collections.abc import Iterator, Sequence
 
 from dnformer.cli import main
-
-
-def arguments(given: Sequence[str]) -> Iterator[str]:
-    """`given`, a config and more, as the command line takes it: `path=value` is a setting."""
-    yield "tune"
-    yield from given[:1]
-    for text in given[1:]:
-        if not text.startswith("-"):
-            yield "--set"
-        yield text
-    yield "--json"
-
+from dnformer.cli_common import job_arguments
 
 if __name__ == "__main__":
-    main([*arguments(sys.argv[1:])])
+    main([*job_arguments("tune", sys.argv[1:])])

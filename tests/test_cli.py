@@ -4,23 +4,16 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import yaml
 
-from dnformer.cli import main
 from dnformer.data.ingest.run import ingest
 from dnformer.data.ingest.tables import TableSource
 
-
-class Result(NamedTuple):
-    """What a command left."""
-
-    returncode: int
-    stdout: str
-    stderr: str
+from .commands import Result, run_command
 
 
 def refused(result: Result) -> str:
@@ -62,14 +55,7 @@ def run(folder, monkeypatch, capsys) -> Callable[..., Result]:
     monkeypatch.chdir(folder)
     # the node-local stores go beside the test's files, not to the user's cache
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-
-    def command(*arguments: object) -> Result:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as exit_:
-            main([str(argument) for argument in arguments])
-        return Result(int(exit_.value.code or 0), *capsys.readouterr())
-
-    return command
+    return partial(run_command, capsys)
 
 
 def test_help_lists_what_is_there(run):

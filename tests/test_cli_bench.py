@@ -3,22 +3,15 @@
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from dnformer.cli import main
 from dnformer.data.ingest.run import ingest
 from dnformer.data.sources.synthetic import SyntheticSource
 
-
-class Result(NamedTuple):
-    """What a command left."""
-
-    returncode: int
-    stdout: str
-    stderr: str
+from .commands import Result, run_command
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +29,7 @@ def run(
     """Runs `dnformer bench` in `folder`, in this process."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-
-    def command(*arguments: str) -> Result:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as exit_:
-            main(["bench", *arguments])
-        return Result(int(exit_.value.code or 0), *capsys.readouterr())
-
-    return command
+    return partial(run_command, capsys, "bench")
 
 
 @pytest.mark.parametrize(

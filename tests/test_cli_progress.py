@@ -12,14 +12,7 @@ from dnformer.cli_progress import Bar, Story
 from dnformer.config import RunConfig
 from dnformer.parsing import parse
 
-
-class Clock:
-    """Seconds that a test sets."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from .commands import Clock
 
 
 @pytest.fixture

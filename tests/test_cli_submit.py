@@ -239,7 +239,11 @@ def test_job_that_is_stopped_goes_on_by_the_same_submit(run, head):
         env={**os.environ, "RAY_AUTH_TOKEN_PATH": str(head.token)},
     ) as following:  # fmt: skip
         assert following.stdout is not None
-        assert any("goes on from step" in line for line in following.stdout)
+        said = ""
+        while "goes on from step" not in said:
+            line = following.stdout.readline()
+            assert line, f"the job ended before:\n{said}"
+            said += line
         following.send_signal(signal.SIGINT)
         _, error = following.communicate(timeout=30)
     assert following.returncode == 130

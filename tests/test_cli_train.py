@@ -7,31 +7,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 import yaml
 
-from dnformer.cli import main
 from dnformer.data.cache import write_cache
 from dnformer.data.ingest.run import ingest
 from dnformer.data.sources.synthetic import SyntheticSource
 from dnformer.data.table import Target, TargetColumn
 from dnformer.train.sinks import read_metrics
 
-
-class Result(NamedTuple):
-    """What a command left."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-    def epochs(self) -> list[str]:
-        """Its lines on epochs."""
-        return [line for line in self.stderr.splitlines() if line.startswith("epoch ")]
+from .commands import Result, run_command
 
 
 @pytest.fixture(scope="module")
@@ -55,14 +44,7 @@ def folder(tmp_path_factory) -> Path:
 def run(folder, monkeypatch, capsys) -> Callable[..., Result]:
     """Runs a command in `folder`, in this process."""
     monkeypatch.chdir(folder)
-
-    def command(*arguments: object) -> Result:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as exit_:
-            main([str(argument) for argument in arguments])
-        return Result(int(exit_.value.code or 0), *capsys.readouterr())
-
-    return command
+    return partial(run_command, capsys)
 
 
 def test_train_then_evaluate_as_json(run, folder):

@@ -5,12 +5,11 @@ import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import yaml
 
-from dnformer.cli import main
 from dnformer.config import RunConfig
 from dnformer.data.ingest.run import ingest
 from dnformer.data.sources.synthetic import SyntheticSource
@@ -20,13 +19,7 @@ from dnformer.tune.runner import Source, Trainable
 from dnformer.tune.search import Found, Runner
 from dnformer.tune.trials import Trial
 
-
-class Result(NamedTuple):
-    """What a command left."""
-
-    returncode: int
-    stdout: str
-    stderr: str
+from .commands import Result, run_command
 
 
 def one_by_one(source: Source, trainable: Trainable) -> None:
@@ -61,14 +54,7 @@ def run(folder, monkeypatch, capsys) -> Callable[..., Result]:
     """Runs a command in `folder`, in this process."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(search, "tune", partial(search.tune, runner=Runner(run=one_by_one)))
-
-    def command(*arguments: object) -> Result:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as exit_:
-            main([str(argument) for argument in arguments])
-        return Result(int(exit_.value.code or 0), *capsys.readouterr())
-
-    return command
+    return partial(run_command, capsys)
 
 
 def refused(result: Result) -> str:

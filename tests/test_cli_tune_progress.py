@@ -13,21 +13,14 @@ from dnformer.parsing import parse
 from dnformer.tune.search import Live
 from dnformer.tune.trials import Result, Trial
 
+from .commands import Clock
+
 NOTHING: dict[int, Live] = {}
 SPACE = {
     "model.heads": {"choice": [1, 2]},
     "optim.lr": {"loguniform": [1e-4, 1e-2]},
     "loader.num_neighbors": {"choice": [[5], [10, 5]]},
 }
-
-
-class Clock:
-    """Seconds that a test sets."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from dnformer.cli import main
+from dnformer.config import RunConfig
+from dnformer.parsing import parse, read_yaml
+from dnformer.tune.space import Space
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -41,6 +44,15 @@ def test_commands_of_the_first_section_run_in_order(folder, monkeypatch, capsys)
             main(line.split()[1:])
         assert exit_.value.code == 0, capsys.readouterr().err
     assert "test accuracy" in capsys.readouterr().out
+
+
+def test_search_searches_what_it_says():
+    config = parse(RunConfig, read_yaml(block("yaml", "name: search"), name="README"))
+    space = Space(config)
+    assert [dimension.path for dimension in space.dimensions] == [
+        "model.heads", "model.layers", "optim.lr", "optim.weight_decay",
+    ]  # fmt: skip
+    assert config.tune.num_trials == 30
 
 
 def test_python_snippet_runs_on_that_dataset(folder, monkeypatch):

@@ -114,3 +114,11 @@ class TuneConfig(Section):
     def grace(self, epochs: int) -> int:
         """Epochs that no trial of so many is ended before."""
         return min(self.grace_epochs or max(1, epochs // 5), epochs)
+
+    def rungs(self, epochs: int) -> tuple[int, ...]:
+        """Grace times the powers of the reduction factor, below `epochs`."""
+        rungs, rung = [], self.grace(epochs)
+        while rung < epochs:
+            rungs.append(rung)
+            rung *= self.reduction_factor
+        return tuple(rungs)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from dnformer import storage
 from dnformer.doctor.check import Check, within
@@ -121,7 +121,7 @@ class _Probe:
         return "the same bytes"
 
     def _clock(self) -> str:
-        there = _modified_s(self._uri)
+        there = storage.modified(self._uri)
         if there is None:
             return "not known: the store does not say when a file was written"
         return check_skew(skew_s(there, self._begin, self._end))
@@ -143,19 +143,6 @@ class _Probe:
         if storage.exists(self._folder):
             raise DataError("the probe is still there after its removal")
         return "nothing is left"
-
-
-def _modified_s(uri: str) -> float | None:
-    """When a file was written by the clock of whoever keeps it; None where that is not told."""
-    if storage.is_local(uri):
-        # that of the server, where it is a network file system
-        return Path(uri).stat().st_mtime
-    filesystem, path = storage.arrow_filesystem(uri)
-    store: Any = filesystem.handler.inner.fs
-    try:
-        return float(store.modified(path).timestamp())
-    except (AttributeError, NotImplementedError):
-        return None
 
 
 def _check(name: str, step: Step, uri: str, clock: Callable[[], float]) -> Check:

@@ -45,6 +45,20 @@ def size(uri: str) -> int:
     return attempt(uri, lambda fs, path: int(fs.size(path)))
 
 
+def modified(uri: str) -> float | None:
+    """Seconds since 1970 at which a file was written, by the clock of whoever keeps it.
+
+    None where that is not told.
+    """
+    if is_local(uri):
+        # that of the server, where it is a network file system
+        return Path(uri).stat().st_mtime
+    try:
+        return attempt(uri, lambda fs, path: float(fs.modified(path).timestamp()))
+    except (AttributeError, NotImplementedError):
+        return None
+
+
 def content_id(uri: str) -> str:
     """Equal for equal content: the store's own tag and the size where it has one, else a hash.
 

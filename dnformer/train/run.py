@@ -21,7 +21,7 @@ from dnformer.config import RunConfig
 from dnformer.errors import CheckpointError, InUseError
 from dnformer.parsing import Section, parse
 
-_RUN, _ATTEMPT, _RESULT, _LOCK = "run.json", "attempt.json", "result.json", ".lock"
+_RUN, _ATTEMPT, _RESULT, LOCK = "run.json", "attempt.json", "result.json", ".lock"
 _CONTENT = (_RESULT, "checkpoints", "failed", "metrics", "ray", "tensorboard")
 
 Start = Literal["any", "fresh", "resume"]
@@ -80,7 +80,7 @@ class Attempt:
         """
         uri = storage.join(self.run, _ATTEMPT)
         before = storage.read_if_exists(uri)
-        found = _parsed(uri, before, _AttemptFile)
+        found = parsed(uri, before, _AttemptFile)
         if found is None or found.start != self.start:
             raise self.superseded()
         number = found.attempt + 1 if found.taken else found.attempt
@@ -116,18 +116,35 @@ Parsed = TypeVar("Parsed", bound=Section)
 
 
 def _read(uri: str, kind: type[Parsed]) -> Parsed | None:
-    return _parsed(uri, storage.read_if_exists(uri), kind)
+    return parsed(uri, storage.read_if_exists(uri), kind)
 
 
-def _parsed(uri: str, content: bytes | None, kind: type[Parsed]) -> Parsed | None:
+def parsed(
+    uri: str, content: bytes | None, kind: type[Parsed], *, mend: str = "start under another name"
+) -> Parsed | None:
+    """What a file of a run or search says, None where there is none.
+
+    Raises:
+        CheckpointError: it is damaged; `mend` says what helps.
+    """
     if content is None:
         return None
     try:
         return kind.model_validate_json(content)
     except ValidationError:
-        raise CheckpointError(
-            f"{uri}: damaged, or none of ours; start under another name"
-        ) from None
+        raise CheckpointError(f"{uri}: damaged, or none of ours; {mend}") from None
+
+
+def locked(folder: str) -> FileLock:
+    """The lock of a local folder, which is made; its holder is the one start that writes there.
+
+    Raises:
+        Timeout: another process holds it.
+    """
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    lock = FileLock(Path(folder) / LOCK)
+    lock.acquire(blocking=False)
+    return lock
 
 
 def _content(section: Section) -> bytes:
@@ -183,10 +200,8 @@ class Run:
     def _take_lock(self) -> None:
         holder = _read(storage.join(self.uri, _ATTEMPT), _AttemptFile)
         if storage.is_local(self.uri):
-            Path(self.uri).mkdir(parents=True, exist_ok=True)
-            self._lock = FileLock(Path(self.uri) / _LOCK)
             try:
-                self._lock.acquire(blocking=False)
+                self._lock = locked(self.uri)
             except Timeout:
                 raise self._in_use(holder) from None
             storage.remove_unfinished(self.uri)
@@ -211,7 +226,7 @@ class Run:
     def _next_attempt(self) -> Attempt:
         uri = storage.join(self.uri, _ATTEMPT)
         before = storage.read_if_exists(uri)
-        last = _parsed(uri, before, _AttemptFile)
+        last = parsed(uri, before, _AttemptFile)
         process = psutil.Process()
         claim = _AttemptFile(
             start=1 if last is None else last.start + 1,

@@ -32,12 +32,8 @@ class Halving:
 
     def __init__(self, tune: TuneConfig, epochs: int, *, higher: bool) -> None:
         self._factor, self._higher = tune.reduction_factor, higher
-        rungs, rung = [], tune.grace(epochs)
-        while rung < epochs:
-            rungs.append(rung)
-            rung *= self._factor
-        self.milestones = tuple(rungs)
-        self._scores: dict[int, dict[int, float]] = {rung: {} for rung in rungs}
+        self.milestones = tune.rungs(epochs)
+        self._scores: dict[int, dict[int, float]] = {rung: {} for rung in self.milestones}
         self._paused: dict[int, int] = {}
 
     def result(self, number: int, result: Result) -> None:

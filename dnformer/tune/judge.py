@@ -55,10 +55,11 @@ def judge(tune: TuneConfig, epochs: int, *, higher: bool, seed: int) -> Judge:
         higher: whether a higher value is better.
         seed: of the search; decides on the trials of each bracket.
     """
-    grace, mode = tune.grace(epochs), "max" if higher else "min"
+    mode = "max" if higher else "min"
     if tune.scheduler == "median":
+        grace = tune.grace(epochs)
         return _median(tuple(range(grace, epochs, grace)), mode)
-    rungs = _rungs(grace, epochs, tune.reduction_factor)
+    rungs = tune.rungs(epochs)
     if tune.scheduler == "asha_stopping":
         return _asha(rungs, epochs, tune.reduction_factor, mode)
     if tune.scheduler == "hyperband":
@@ -177,14 +178,6 @@ class Brackets:
         """The judge of a trial."""
         position = (self._start + number * (math.sqrt(5) - 1) / 2) % 1
         return self._brackets[bisect(self._bounds, position)]
-
-
-def _rungs(grace: int, epochs: int, reduction_factor: int) -> tuple[int, ...]:
-    rungs = []
-    while grace < epochs:
-        rungs.append(grace)
-        grace *= reduction_factor
-    return tuple(rungs)
 
 
 def _asha(rungs: tuple[int, ...], epochs: int, reduction_factor: int, mode: str) -> Judge:

@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from dnformer.config.search import Objective
 from dnformer.tune.trials import Trial
 
-_COUNTED = ("finished", "stopped")
+
+def counts(trial: Trial) -> bool:
+    """Whether a trial has ended with a metric."""
+    ended = trial.state in ("finished", "stopped")
+    return ended and trial.values is not None and math.isfinite(trial.values[0])
 
 
 def ranked(
@@ -52,14 +56,13 @@ def _places(
     """(losses, lower is better; number; trial) in their order."""
     places = []
     for trial in trials:
-        if trial.state not in _COUNTED or trial.values is None:
+        if not counts(trial):
             continue
         losses = tuple(
             _loss(value, higher=higher and objective == "metric")
-            for objective, value in zip(objectives, trial.values, strict=True)
+            for objective, value in zip(objectives, trial.values or (), strict=True)
         )
-        if math.isfinite(losses[0]):
-            places.append((losses, trial.number, trial))
+        places.append((losses, trial.number, trial))
     return sorted(places, key=lambda place: place[:2])
 
 

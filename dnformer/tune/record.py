@@ -10,21 +10,19 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, TypeVar, final
+from typing import Any, Literal, final
 
 from filelock import FileLock, Timeout
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from dnformer import storage
 from dnformer.config import RunConfig
 from dnformer.errors import CheckpointError, InUseError
 from dnformer.parsing import Section, leaves, parse
-from dnformer.train.run import portable, run_uri
+from dnformer.train.run import LOCK, locked, parsed, portable, run_uri
 from dnformer.tune.trials import Params, Result, Trial
 
-_SEARCH, _EVENTS, _TABLE, _LOCK = "search.json", "trials/events", "trials.parquet", ".lock"
+_SEARCH, _EVENTS, _TABLE = "search.json", "trials/events", "trials.parquet"
 _CONTENT = (_SEARCH, "best.yaml", "repeats", "trials", _TABLE)
 _READERS = 16
 
@@ -72,6 +70,7 @@ class Record:
         uri: the folder.
         config: with everything decided, as the first start decided it.
         events: all so far, in their order.
+        of: likewise those of each trial.
         trials: as the events have them, in order of number.
 
     Raises:
@@ -82,16 +81,15 @@ class Record:
     def __init__(self, config: RunConfig, fingerprint: str, *, fresh: bool = False) -> None:
         self.uri, self.config = run_uri(config), config
         self.events: list[Event] = []
+        self.of: list[list[Event]] = []
         self._trials: list[Trial] = []
         self._fingerprint, self._fresh = fingerprint, fresh
         self._lock: FileLock | None = None
 
     def __enter__(self) -> "Record":
         if storage.is_local(self.uri):
-            Path(self.uri).mkdir(parents=True, exist_ok=True)
-            self._lock = FileLock(Path(self.uri) / _LOCK)
             try:
-                self._lock.acquire(blocking=False)
+                self._lock = locked(self.uri)
             except Timeout:
                 raise InUseError(
                     f"{self.uri} is being written by a search that is alive; wait for it, stop it, "
@@ -104,12 +102,7 @@ class Record:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._release()
 
     def _release(self) -> None:
@@ -118,8 +111,7 @@ class Record:
 
     def _open(self) -> None:
         uri = storage.join(self.uri, _SEARCH)
-        content = storage.read_if_exists(uri)
-        stored = None if content is None else _parsed(uri, content, _SearchFile)
+        stored = parsed(uri, storage.read_if_exists(uri), _SearchFile)
         if stored is None or self._fresh:
             self._refuse_run(known=stored is not None)
             self._begin(uri)
@@ -137,7 +129,7 @@ class Record:
             self._take(event)
 
     def _refuse_run(self, *, known: bool) -> None:
-        found = set(storage.list_names(self.uri)) - {_LOCK}
+        found = set(storage.list_names(self.uri)) - {LOCK}
         if found and not known:
             raise CheckpointError(
                 f"{self.uri} holds {', '.join(sorted(found))} but no {_SEARCH}, so it is no "
@@ -206,10 +198,12 @@ class Record:
             if event.trial != len(self._trials) or event.params is None:
                 raise self._damaged(event)
             self._trials.append(Trial(event.trial, event.params))
+            self.of.append([event])
             return
         if event.trial >= len(self._trials):
             raise self._damaged(event)
         self._trials[event.trial] = _after(self._trials[event.trial], event)
+        self.of[event.trial].append(event)
 
     def _damaged(self, event: Event) -> CheckpointError:
         name = _file_name(len(self.events) - 1)
@@ -288,19 +282,9 @@ def _read_events(folder: str) -> Iterable[Event]:
     uris = [storage.join(folder, name) for name in names]
     with ThreadPoolExecutor(_READERS) as pool:
         contents = list(pool.map(storage.read_bytes, uris))
-    return [_parsed(uri, content, Event) for uri, content in zip(uris, contents, strict=True)]
-
-
-Parsed = TypeVar("Parsed", bound=Section)
-
-
-def _parsed(uri: str, content: bytes, kind: type[Parsed]) -> Parsed:
-    try:
-        return kind.model_validate_json(content)
-    except ValidationError:
-        raise CheckpointError(
-            f"{uri}: damaged, or none of ours; start over with --fresh, or under another name"
-        ) from None
+    mend = "start over with --fresh, or under another name"
+    found = (parsed(uri, data, Event, mend=mend) for uri, data in zip(uris, contents, strict=True))
+    return [event for event in found if event is not None]
 
 
 def facts_of(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dnformer.config import DataConfig, RunConfig, TuneConfig
 from dnformer.parsing import leaves, put
 from dnformer.train.run import read_run
 from dnformer.tune.proposals import coded, distribution, quiet
+from dnformer.tune.ranking import counts
 from dnformer.tune.space import Dimension
 from dnformer.tune.trials import Trial
 
@@ -94,12 +95,7 @@ def importance(
         trials: of which those that have ended with a metric count.
         higher: whether a higher metric is better.
     """
-    ended = [
-        (trial, trial.values[0])
-        for trial in trials
-        if trial.state in ("finished", "stopped") and trial.values is not None
-    ]
-    ended = [(trial, value) for trial, value in ended if math.isfinite(value)]
+    ended = [(trial, trial.values[0]) for trial in trials if counts(trial) and trial.values]
     if len(ended) < _FEWEST_TRIALS:
         return {}
     share = min(max(0.1, _GOOD_TRIALS / len(ended)), 0.5)

@@ -25,7 +25,7 @@ from dnformer.tune.rules import Rules, rules_for
 from dnformer.tune.runner import Source, Trainable, room_for, run_trials
 from dnformer.tune.space import Space
 from dnformer.tune.trial import Message, Task, run_trial
-from dnformer.tune.trials import Params, Result, Trial
+from dnformer.tune.trials import Params, Result, State, Trial
 
 _TICK_S = 1.0
 
@@ -230,22 +230,15 @@ class Search:
         running = [trial for trial in self._record.trials if trial.state == "running"]
         if not self._rules.pauses:
             return running
-        return [trial for trial in running if self._last_event(trial.number).kind != "result"]
-
-    def _last_event(self, number: int) -> Event:
-        return next(e for e in reversed(self._record.events) if e.trial == number)
+        return [trial for trial in running if self._record.of[trial.number][-1].kind != "result"]
 
     def _end_paused(self) -> None:
-        """Ends the trials that paused and are not to go on, unless others may still come to."""
-        paused = [trial for trial in self._record.trials if trial.state == "running"]
+        """Ends the trials that paused; a lost one may still let them go on, in another start."""
         if self._lost:
             return
-        for trial in paused:
-            facts = self._last_event(trial.number).facts
-            values = self._values(facts)
-            state = "failed" if values is None else "stopped"
-            self._record.append("end", trial.number, state=state, values=values, facts=facts)
-            self._close(trial.number)
+        for trial in self._record.trials:
+            if trial.state == "running":
+                self._ended(trial.number, self._record.of[trial.number][-1].facts, "stopped")
 
     def _proposed(self) -> dict[str, Any] | None:
         number = len(self._record.trials)
@@ -269,7 +262,7 @@ class Search:
 
     def _leg_of(self, number: int) -> int:
         """How often a trial has gone on after it paused."""
-        return sum(e.trial == number and e.kind == "promote" for e in self._record.events)
+        return sum(event.kind == "promote" for event in self._record.of[number])
 
     def _name(self, number: int) -> str:
         return f"{self._record.config.name}/trials/{number:04d}"
@@ -295,15 +288,17 @@ class Search:
 
     def told(self, number: int, message: Message) -> None:
         """Records what a trial tells, and publishes the verdict where it waits for one."""
-        kind, trial = message["kind"], self._record.trials[number]
-        if trial.state != "running":
+        kind = message["kind"]
+        if self._record.trials[number].state != "running":
             return
         if kind == "result":
             self._milestone(number, Result(message["epochs"], _number(message["value"])))
         elif kind == "end" and self._pauses_at(number, message["result"]["epochs"]):
             self._paused(number, message["result"])
         elif kind == "end":
-            self._ended(trial, message["result"])
+            stopped = self._is_stopped(number)
+            facts = facts_of(message["result"])
+            self._ended(number, facts, "stopped" if stopped else "finished")
         elif kind == "failed":
             self._failed(number, message["error"])
         else:
@@ -334,7 +329,7 @@ class Search:
         self._changed()
 
     def _recorded(self, number: int, epochs: int) -> Event | None:
-        own = (e for e in self._record.events if e.trial == number and e.kind == "result")
+        own = (event for event in self._record.of[number] if event.kind == "result")
         return next((event for event in own if event.epochs == epochs), None)
 
     def _verdict(self, event: Event) -> Verdict:
@@ -351,23 +346,20 @@ class Search:
     def _params_at(self, number: int, epochs: int) -> Params:
         """The params that a trial has from a milestone on."""
         params: Params = {}
-        for event in self._record.events:
-            if event.trial == number and (event.epochs or 0) <= epochs:
+        for event in self._record.of[number]:
+            if (event.epochs or 0) <= epochs:
                 params = event.params or params
         return params
 
     def _is_stopped(self, number: int) -> bool:
-        own = (e for e in reversed(self._record.events) if e.trial == number and e.kind == "result")
-        last = next(own, None)
-        return last is not None and bool(last.stop)
+        # nobody is judged again after that
+        return any(event.stop for event in self._record.of[number])
 
-    def _ended(self, trial: Trial, result: dict[str, Any]) -> None:
-        number, facts = trial.number, facts_of(result)
+    def _ended(self, number: int, facts: dict[str, Any], state: State) -> None:
         values = self._values(facts)
         if values is None:
             self._failed(number, f"{self._monitor} is not a number at the best epoch")
             return
-        state = "stopped" if self._is_stopped(number) else "finished"
         self._record.append("end", number, state=state, values=values, facts=facts)
         self._close(number)
 
@@ -399,8 +391,7 @@ class Search:
 
     def lost(self, number: int, reason: str) -> None:
         """Records that a trial's process was lost; a second time it has failed."""
-        before = [e for e in self._record.events if e.trial == number and e.kind == "lost"]
-        if before:
+        if any(event.kind == "lost" for event in self._record.of[number]):
             self._failed(number, f"lost in two starts: {reason}")
             return
         self._record.append("lost", number, facts={"error": reason})

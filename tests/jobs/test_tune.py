@@ -6,6 +6,8 @@ from types import ModuleType
 
 import pytest
 
+from dnformer.cli_common import job_arguments
+
 JOBS = Path(__file__).parents[2] / "jobs"
 
 
@@ -23,11 +25,10 @@ def test_script_has_at_most_40_lines():
 
 
 def test_script_takes_settings_and_options():
-    arguments = loaded(JOBS / "tune.py").arguments
-    assert [*arguments(["a.yaml", "optim.lr=1", "--quick", "--repeat=6"])] == [
+    assert [*job_arguments("tune", ["a.yaml", "optim.lr=1", "--quick", "--repeat=6"])] == [
         "tune", "a.yaml", "--set", "optim.lr=1", "--quick", "--repeat=6", "--json",
     ]  # fmt: skip
-    assert [*arguments([])] == ["tune", "--json"]
+    assert [*job_arguments("tune", [])] == ["tune", "--json"]
 
 
 @pytest.mark.parametrize(
