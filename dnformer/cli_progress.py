@@ -18,9 +18,9 @@ from dnformer.cgroup import cores
 from dnformer.cli_common import say
 from dnformer.config import RunConfig
 from dnformer.driver import Record
-from dnformer.train.advice import advice
-from dnformer.train.launch import Progress as Told
-from dnformer.train.objectives import main_metric, shown
+from dnformer.training.advice import advice
+from dnformer.training.launch import Progress as Told
+from dnformer.training.objectives import main_metric, shown
 
 # in an epoch that takes longer, a log has lines on its steps, at most one each 30 s
 _LONG_EPOCH_S, _STEP_LINE_EVERY_S = 60.0, 30.0

@@ -30,7 +30,7 @@ def train(
     parsed = configs.load_config(config, settings or [])
     with waiting("loading torch"):
         from dnformer.cli_progress import training_progress
-        from dnformer.train import launch
+        from dnformer.training import launch
 
     start: Literal["any", "fresh", "resume"] = "fresh" if fresh else "resume" if resume else "any"
     try:
@@ -59,7 +59,7 @@ def evaluate(
     """Validate and test the best weights of a run anew."""
     reached = configure_storage(storage_options)
     with waiting("loading torch"):
-        from dnformer.train import launch
+        from dnformer.training import launch
     _print_result(launch.evaluate(run, reached=reached), as_json)
 
 
@@ -67,7 +67,7 @@ def _print_result(result: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(result))
         return
-    from dnformer.train.objectives import main_metric, shown
+    from dnformer.training.objectives import main_metric, shown
 
     metric = main_metric(result["test"])
     if "values" in result:

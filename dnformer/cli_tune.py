@@ -17,9 +17,9 @@ from dnformer.cli_common import Json, Settings, say, waiting
 from dnformer.errors import ConfigError, Stopped, TrainError
 
 if TYPE_CHECKING:
-    from dnformer.tune.results import Repeats
-    from dnformer.tune.search import Found
-    from dnformer.tune.trials import Trial
+    from dnformer.tuning.results import Repeats
+    from dnformer.tuning.search import Found
+    from dnformer.tuning.trials import Trial
 
 _TOP = 3
 # of fewer, importance is mostly chance
@@ -81,7 +81,7 @@ def _with_space(path: str, config: configs.RunConfig, *, quick: bool) -> configs
         return config
     if config.tune.space:
         raise ConfigError(f"{path} has a tune.space; leave out --quick, which brings its own")
-    from dnformer.tune.space import quick as with_the_papers_space
+    from dnformer.tuning.space import quick as with_the_papers_space
 
     return with_the_papers_space(config)
 
@@ -91,8 +91,8 @@ def _search(config: configs.RunConfig, *, start: Literal["any", "fresh"]) -> "Fo
         from dnformer import storage
         from dnformer.cli_tune_progress import search_progress
         from dnformer.data.manifest import read_manifest
-        from dnformer.train import launch
-        from dnformer.tune import search
+        from dnformer.training import launch
+        from dnformer.tuning import search
 
     storage.configure(config.storage)
     manifest = read_manifest(storage.absolute(config.data.uri))
@@ -104,10 +104,10 @@ class _Outcome:
     """What a search found, with its best trial's config, which it writes to SEARCH/best.yaml."""
 
     def __init__(self, found: "Found") -> None:
-        from dnformer.train.objectives import METRICS
-        from dnformer.tune.ranking import ranked
-        from dnformer.tune.results import best_config, importance, stored_config, write_best
-        from dnformer.tune.space import Space
+        from dnformer.training.objectives import METRICS
+        from dnformer.tuning.ranking import ranked
+        from dnformer.tuning.results import best_config, importance, stored_config, write_best
+        from dnformer.tuning.space import Space
 
         self.found, tuned = found, found.config.tune
         if found.best is None:
@@ -128,7 +128,7 @@ class _Outcome:
 
     def as_json(self, repeats: "Sequence[Repeats]") -> dict[str, Any]:
         """For programs; a value may be no number."""
-        from dnformer.tune.results import changed
+        from dnformer.tuning.results import changed
 
         return {
             "search": self.found.uri,
@@ -177,8 +177,8 @@ def _finite(value: Any) -> Any:
 
 def _repeated(base: configs.RunConfig, outcome: _Outcome, times: int, top: int) -> "list[Repeats]":
     from dnformer.cli_progress import training_progress
-    from dnformer.train import launch
-    from dnformer.tune.results import repeat_configs, repeat_top, stored_config
+    from dnformer.training import launch
+    from dnformer.tuning.results import repeat_configs, repeat_top, stored_config
 
     chosen = [(trial, stored_config(outcome.found.uri, trial)) for trial in outcome.order[:top]]
 
@@ -213,7 +213,7 @@ def _show(outcome: _Outcome, repeats: "Sequence[Repeats]") -> None:
 
 def _lines(outcome: _Outcome) -> list[str]:
     from dnformer.storage import is_local
-    from dnformer.train.objectives import main_metric, shown
+    from dnformer.training.objectives import main_metric, shown
 
     best, file = outcome.best, outcome.file
     value = shown(outcome.metric, outcome.objectives(best)["metric"])
@@ -235,7 +235,7 @@ def _lines(outcome: _Outcome) -> list[str]:
 def _trials_table(outcome: _Outcome) -> Table:
     """All trials: the best first, then those without a value."""
     from dnformer.cli_tune_progress import epochs_of, setting_names, setting_text
-    from dnformer.train.objectives import shown
+    from dnformer.training.objectives import shown
 
     found = outcome.found
     names = setting_names(list(found.config.tune.space))
@@ -269,7 +269,7 @@ def _trials_table(outcome: _Outcome) -> Table:
 
 
 def _repeats_table(repeats: "Sequence[Repeats]") -> Table:
-    from dnformer.train.objectives import METRICS, shown
+    from dnformer.training.objectives import METRICS, shown
 
     metric = repeats[0].metric
     scale, unit = (100, " points") if METRICS[metric].percent else (1, "")

@@ -14,10 +14,10 @@ from rich.text import Text
 from dnformer.cli_common import say
 from dnformer.cli_progress import Screen
 from dnformer.config import RunConfig
-from dnformer.train.objectives import better, shown
-from dnformer.tune.search import Live, Watch
-from dnformer.tune.space import Space
-from dnformer.tune.trials import Params, Result, Trial
+from dnformer.training.objectives import better, shown
+from dnformer.tuning.search import Live, Watch
+from dnformer.tuning.space import Space
+from dnformer.tuning.trials import Params, Result, Trial
 
 # lines of the terminal that the table's rows leave to what is above and below them
 _LINES_BESIDE = 5

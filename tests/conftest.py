@@ -22,7 +22,7 @@ Pairs = list[tuple[int, int]]
 # the same examples on every machine, however slow it is
 settings.register_profile("dnformer", deadline=None, derandomize=True)
 settings.load_profile("dnformer")
-# pytest --timeout 0 --hypothesis-profile=long tests/train/test_resume.py: some 300 deaths
+# pytest --timeout 0 --hypothesis-profile=long tests/training/test_resume.py: some 300 deaths
 settings.register_profile(
     "long", settings.get_profile("dnformer"), max_examples=1800, derandomize=False
 )

@@ -18,7 +18,7 @@ from dnformer.data.cache import write_cache
 from dnformer.data.ingest.run import ingest
 from dnformer.data.sources.synthetic import SyntheticSource
 from dnformer.data.table import Target, TargetColumn
-from dnformer.train.sinks import read_metrics
+from dnformer.training.sinks import read_metrics
 
 from .commands import Result, run_command
 

@@ -14,10 +14,10 @@ from dnformer.config import RunConfig
 from dnformer.data.ingest.run import ingest
 from dnformer.data.sources.synthetic import SyntheticSource
 from dnformer.errors import Stopped
-from dnformer.tune import search
-from dnformer.tune.runner import Source, Trainable
-from dnformer.tune.search import Found, Runner
-from dnformer.tune.trials import Trial
+from dnformer.tuning import search
+from dnformer.tuning.runner import Source, Trainable
+from dnformer.tuning.search import Found, Runner
+from dnformer.tuning.trials import Trial
 
 from .commands import Result, run_command
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from dnformer.cli_tune_progress import Board, Story, setting_names, setting_text, trials_table
 from dnformer.config import RunConfig
 from dnformer.parsing import parse
-from dnformer.tune.search import Live
-from dnformer.tune.trials import Result, Trial
+from dnformer.tuning.search import Live
+from dnformer.tuning.trials import Result, Trial
 
 from .commands import Clock
 

@@ -8,7 +8,7 @@ import pytest
 from dnformer.cli import main
 from dnformer.config import RunConfig
 from dnformer.parsing import parse, read_yaml
-from dnformer.tune.space import Space
+from dnformer.tuning.space import Space
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -27,8 +27,8 @@ from dnformer.driver import Driver, Record
 from dnformer.errors import BackendError, ConfigError
 from dnformer.group import Group
 from dnformer.parsing import override, parse
-from dnformer.train.run import Run, portable
-from dnformer.train.worker import Job, run_worker
+from dnformer.training.run import Run, portable
+from dnformer.training.worker import Job, run_worker
 
 _CASE = "train"
 _LONG_S = 60.0  # shorter epochs than that may pay more for Ray's part in them

@@ -15,9 +15,9 @@ from dnformer.group import Group
 from dnformer.inference import exact_logits
 from dnformer.loader import FullLoader, Loader, NeighborLoader
 from dnformer.nn import DNFormer
-from dnformer.train.build import build_state
-from dnformer.train.loop import seed_logits
-from dnformer.train.state import TrainState
+from dnformer.training.build import build_state
+from dnformer.training.loop import seed_logits
+from dnformer.training.state import TrainState
 
 
 class Steps(NamedTuple):

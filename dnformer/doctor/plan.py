@@ -92,7 +92,7 @@ def _dataset(config: RunConfig, whole: bool) -> tuple[Check, Manifest | None]:
 
 def _problem(config: RunConfig, manifest: Manifest) -> str:
     # here: it needs torch
-    from dnformer.train.launch import decided
+    from dnformer.training.launch import decided
 
     try:
         decided(config, manifest)

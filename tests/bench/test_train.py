@@ -18,8 +18,8 @@ from dnformer.driver import Driver
 from dnformer.errors import BackendError, ConfigError, DataError
 from dnformer.group import Group
 from dnformer.parsing import parse
-from dnformer.train.run import Run, portable
-from dnformer.train.worker import Job
+from dnformer.training.run import Run, portable
+from dnformer.training.worker import Job
 
 SMALL = Settings(repeats=1, nodes=200, changes=["train.epochs=3", "loader.batch_size=30"])
 

@@ -19,7 +19,7 @@ from dnformer.data.ingest.run import ingest
 from dnformer.data.sources.raw import RawSource
 from dnformer.data.sources.synthetic import SyntheticSource
 from dnformer.parsing import parse
-from dnformer.train.launch import Progress, train
+from dnformer.training.launch import Progress, train
 
 CORA = Path(__file__).parents[3] / "shared" / "data" / "Cora"
 EVERY, WARM_UP, ALLOWED = 50, 100, 0.02

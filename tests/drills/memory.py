@@ -73,7 +73,7 @@ def enter(members: str, command: list[str]) -> None:
 
 def train(name: str, folder: Path, settings: list[str], group: Limited | None) -> list[Any]:
     """The epochs' records of a run by the command line."""
-    from dnformer.train.sinks import read_metrics
+    from dnformer.training.sinks import read_metrics
 
     command = [sys.executable, "-m", "dnformer.cli", "train", str(folder / RUN), "--fresh"]
     for setting in (f"name={name}", *settings):

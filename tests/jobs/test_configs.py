@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dnformer.config import load_config
-from dnformer.tune.space import Space
+from dnformer.tuning.space import Space
 
 FOLDER = Path(__file__).parents[2] / "jobs" / "configs"
 FILES = sorted(FOLDER.glob("*.yaml"))

@@ -21,9 +21,9 @@ from dnformer.group import Group
 from dnformer.parsing import parse
 from dnformer.ray_runtime import Resources, session
 from dnformer.ray_runtime.session import _temporary_folder
-from dnformer.train.checkpoints import newest_checkpoint, read_checkpoint
-from dnformer.train.launch import evaluate, train
-from dnformer.train.sinks import read_metrics
+from dnformer.training.checkpoints import newest_checkpoint, read_checkpoint
+from dnformer.training.launch import evaluate, train
+from dnformer.training.sinks import read_metrics
 
 pytestmark = [
     pytest.mark.ray,

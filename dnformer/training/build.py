@@ -1,0 +1,173 @@
+"""The parts of a run, each made from the run's config."""
+
+import sys
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from dnformer.config import RunConfig
+from dnformer.data.counter_rng import key_of
+from dnformer.data.graph import Graph, open_graph
+from dnformer.errors import BackendError, CheckpointError, DataError
+from dnformer.group import Group
+from dnformer.loader import Cached, FullLoader, Loader, NeighborLoader, Visits, open_source
+from dnformer.nn import DNFormer
+from dnformer.training.evaluate import Evaluator
+from dnformer.training.loop import seeded
+from dnformer.training.loss_weights import objective_for, training_weights
+from dnformer.training.objectives import Objective
+from dnformer.training.optim import Optim
+from dnformer.training.state import TrainState
+
+
+def open_run_graph(config: RunConfig, fingerprint: str) -> Graph:
+    """The dataset of a run.
+
+    Raises:
+        DataError: there is none.
+        CheckpointError: it is another one than the run began with.
+    """
+    graph = open_graph(
+        config.data.uri,
+        split=config.data.split,
+        seed=config.data_seed,
+        cache_dir=Path(config.cache.dir) if config.cache.dir else None,
+        max_bytes=config.cache.max_bytes,
+        label=config.data.label,
+        say=lambda text: print(text, file=sys.stderr, flush=True),
+    )
+    if graph.fingerprint != fingerprint:
+        raise CheckpointError(
+            f"{config.data.uri} holds dataset {graph.fingerprint[:12]}, the run was made with "
+            f"{fingerprint[:12]}"
+        )
+    return graph
+
+
+def build_model(config: RunConfig, graph: Graph) -> DNFormer:
+    """The model for a graph, with initial weights that follow from the seed."""
+    model, train = config.model, config.train
+    with seeded(key_of(config.seed, "train"), torch.device("cpu")):
+        built = DNFormer(
+            graph.num_features,
+            model.hidden,
+            graph.num_classes,
+            model.layers,
+            model.heads,
+            dropout=model.dropout,
+            attention_dropout=model.attention_dropout,
+            attention=model.attention,
+            lam=model.lam,
+            lambda_width=model.lambda_width,
+            lambda_init=model.lambda_init,
+            lambda_bound=model.lambda_bound,
+            norm=model.norm,
+            ffn_expansion=model.ffn_expansion,
+            activation=model.activation,
+            head_norm=model.head_norm,
+            self_loops=model.self_loops,
+            edge_channels=graph.num_edge_features if model.edge_bias else 0,
+            activation_checkpointing=train.activation_checkpointing,
+        )
+    return built.to(torch.float64 if train.precision == "float64" else torch.float32)
+
+
+def build_state(config: RunConfig, graph: Graph, device: torch.device) -> TrainState:
+    """Where a run begins."""
+    model = build_model(config, graph).to(device)
+    if config.train.compile:
+        model.compile_blocks()
+    optim = Optim(model, config.optim, precision=config.train.precision, device=device)
+    return TrainState(model, optim)
+
+
+class Seeds(NamedTuple):
+    """The nodes that train: their indices, and their weights in the loss, float64, above 0."""
+
+    nodes: Tensor
+    weights: Tensor
+
+
+def training_seeds(config: RunConfig, graph: Graph, objective: Objective) -> Seeds:
+    """The nodes of split train that count in the loss.
+
+    Raises:
+        DataError: there is none.
+    """
+    nodes, weights = graph.split("train"), training_weights(graph, objective, config.loss)
+    keep = weights > 0
+    if not keep.any():
+        raise DataError(
+            f"{graph.uri}: no node of split 'train' has a label; choose another data.split"
+        )
+    return Seeds(nodes[keep], weights[keep])
+
+
+class Parts(NamedTuple):
+    """What a run consists of beside its graph; `features` are None where they are sparse."""
+
+    state: TrainState
+    objective: Objective
+    seeds: Seeds
+    features: Cached | None
+    evaluator: Evaluator
+
+
+def build_parts(config: RunConfig, graph: Graph, group: Group) -> Parts:
+    """The parts of a run, for one worker of `group`.
+
+    Raises:
+        ConfigError: a setting does not fit the graph.
+        DataError: there is nothing to learn or to measure.
+    """
+    objective = objective_for(graph, config.loss, config.train.monitor)
+    seeds = training_seeds(config, graph, objective)
+    features = _open_features(config, graph, seeds, group.device)
+    state = build_state(config, graph, group.device)
+    evaluator = Evaluator(
+        cast(DNFormer, state.model),
+        graph,
+        group,
+        objective=objective,
+        loader=config.loader if config.eval.mode == "sampled" else None,
+        seed=config.seed,
+        features=features,
+    )
+    return Parts(state, objective, seeds, features, evaluator)
+
+
+def _open_features(
+    config: RunConfig, graph: Graph, seeds: Seeds, device: torch.device
+) -> Cached | None:
+    """Where dense features come from, with the rows kept that training meets most."""
+    loader = config.loader
+    fan_out = loader.fan_out(config.model.layers)
+    visits = Visits(seeds.nodes.numpy(), fan_out, loader.batch_size)
+    return open_source(graph.store, config.cache, visits=visits, device=device)
+
+
+def build_loader(config: RunConfig, graph: Graph, parts: Parts, device: torch.device) -> Loader:
+    """The training loader of a run, whose batches go to `device`."""
+    nodes, loader = parts.seeds.nodes, config.loader
+    if loader.kind == "full":
+        return FullLoader(graph, nodes, seed=config.seed, sparse=DNFormer.sparse_input)
+    return NeighborLoader(
+        graph, nodes, num_neighbors=loader.fan_out(config.model.layers),
+        batch_size=loader.batch_size, seed=config.seed, sampler=loader.sampler,
+        sampling=loader.sampling, replace=loader.replace, temporal=loader.temporal,
+        sparse=DNFormer.sparse_input, raw=device.type == "cuda", threads=loader.threads,
+        prefetch=loader.prefetch, features=parts.features, device=device,
+    )  # fmt: skip
+
+
+def device_for(use_gpu: bool) -> torch.device:
+    """The device of an in-process run.
+
+    Raises:
+        BackendError: a GPU is asked for and none is there.
+    """
+    if use_gpu and not torch.cuda.is_available():
+        raise BackendError("train.use_gpu is true, but torch sees no CUDA device; set it to false")
+    return torch.device("cuda" if use_gpu else "cpu")
