@@ -83,9 +83,9 @@ def exact_embeddings(
     """
     sets = [each.numpy() for each in nodes]
     with evaluating(model):
-        h = _embed(model, graph, group, limits.rows, source)
+        h = embed_all(model, graph, group, limits.rows, source)
         *blocks, last = model.blocks
-        layers = _Layers(model, graph, group, limits)
+        layers = Layers(model, graph, group, limits)
         everything = np.arange(graph.num_nodes)
         for block in blocks:
             h = layers.run(block, h, block.project(h, 0), everything)
@@ -93,9 +93,10 @@ def exact_embeddings(
         return [layers.run(last, h, projected, each) for each in sets]
 
 
-def _embed(
+def embed_all(
     model: DNFormer, graph: Graph, group: Group, max_rows: int, source: DenseSource | None
 ) -> Tensor:
+    """The first block's input `[N, C]` of all nodes, in ranges shared among the ranks."""
     weight = next(model.parameters())
     gather = FeatureGather(
         graph.store, graph.num_features, sparse=model.sparse_input, source=source
@@ -110,7 +111,7 @@ def _embed(
     return group.sum_(h)
 
 
-class _Layers(NamedTuple):
+class Layers(NamedTuple):
     """Runs blocks range by range, over the ranks."""
 
     model: DNFormer
@@ -124,13 +125,18 @@ class _Layers(NamedTuple):
         ranges = destination_ranges(self.graph.store.colptr, nodes, self.limits)
         for number, part in enumerate(ranges):
             if number % self.group.world_size == self.group.rank:
+                topology, edge_attr = self.edges(nodes[part], like=h)
                 ids = torch.from_numpy(nodes[part]).to(h.device)
-                edges = _edges(
-                    self.graph, nodes[part], like=h, attributes=self.model.edge_channels > 0
-                )
-                topology, edge_attr = self.model.with_self_loops(edges, ids)
                 out[part] = block.attend_some(h[ids], projected, topology, edge_attr)
         return self.group.sum_(out)
+
+    def edges(self, nodes: Array, *, like: Tensor) -> Edges:
+        """The edges that end in `nodes` as blocks take them: with loops, where the model has them.
+
+        Destinations are counted from 0; on the device of `like`, attributes in its dtype.
+        """
+        edges = _edges_into(self.graph, nodes, like=like, attributes=self.model.edge_channels > 0)
+        return self.model.with_self_loops(edges, torch.from_numpy(nodes).to(like.device))
 
 
 def destination_ranges(colptr: Array, nodes: Array, limits: RangeLimits) -> Iterator[slice]:
@@ -144,14 +150,14 @@ def destination_ranges(colptr: Array, nodes: Array, limits: RangeLimits) -> Iter
         first = stop
 
 
-def _edges(graph: Graph, nodes: Array, *, like: Tensor, attributes: bool) -> Edges:
+def _edges_into(graph: Graph, nodes: Array, *, like: Tensor, attributes: bool) -> Edges:
     """The edges that end in `nodes`, on the device of `like`, attributes in its dtype."""
     store = graph.store
     first, end = store.colptr[nodes], store.colptr[nodes + 1]
     colptr = np.zeros(len(nodes) + 1, dtype=np.int64)
     np.cumsum(end - first, out=colptr[1:])
     part: slice | Array = slice(int(first[0]), int(end[-1]))
-    if nodes[-1] - nodes[0] + 1 != len(nodes):
+    if (np.diff(nodes) != 1).any():
         part = np.repeat(first - colptr[:-1], end - first) + np.arange(colptr[-1])
     topology = Topology(
         colptr=torch.from_numpy(colptr).to(like.device),

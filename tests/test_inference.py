@@ -95,7 +95,7 @@ def test_exact_embeddings_are_what_the_classifier_takes(graph, options):
 @pytest.mark.parametrize(("edges", "rows"), [(1, 6), (4, 2), (100, 100)])
 def test_exact_embeddings_of_some_nodes_are_theirs(graph, self_loops, edges, rows):
     model, limits = make_model(self_loops=self_loops), RangeLimits(edges, rows)
-    sets = [torch.tensor(nodes, dtype=torch.int64) for nodes in ([5, 0, 4], [0], [], [1, 2, 3])]
+    sets = [torch.tensor(nodes, dtype=torch.int64) for nodes in ([0, 2, 1, 3], [5, 0, 4], [0], [])]
     found = exact_embeddings(model, graph, Group(), sets, limits)
     (everything,) = exact_embeddings(model, graph, Group(), [torch.arange(6)], limits)
     for nodes, h in zip(sets, found, strict=True):
