@@ -14,7 +14,16 @@ from dnformer.errors import ConfigError
 from dnformer.nn.lam import LambdaMode, LambdaSettings, make_lambda, reparam_init
 from dnformer.nn.options import check_choice, check_share
 from dnformer.nn.topology import add_self_loops, check_edge_attr, to_edges
-from dnformer.ops import QK, Dropout, EdgeWeights, Lambda, Topology, diff_attention, edge_weights
+from dnformer.ops import (
+    QK,
+    Dropout,
+    EdgeWeights,
+    Lambda,
+    Topology,
+    diff_attention,
+    edge_logits,
+    edge_weights,
+)
 
 # width of q and k in multiples of D
 _WIDTHS = {"diff": 2, "single": 1, "single_wide": 2}
@@ -148,7 +157,7 @@ class DiffAttention(nn.Module):
             u=u,
             k=self.key(x).unflatten(-1, (self.heads, -1)),
             v=self.value(x).unflatten(-1, (self.heads, -1)),
-            w=x.new_empty(len(x), 0) if self.lam is None else self.lam.hidden_src(x),
+            w=x.new_empty(x.shape[0], 0) if self.lam is None else self.lam.hidden_src(x),
         )
 
     def with_destinations(self, projected: Projected, x: Float[Tensor, "M C"]) -> Projected:
@@ -157,7 +166,7 @@ class DiffAttention(nn.Module):
         return projected._replace(q=q, u=u)
 
     def _project_destinations(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        u = x.new_empty(len(x), 0) if self.lam is None else self.lam.hidden_dst(x)
+        u = x.new_empty(x.shape[0], 0) if self.lam is None else self.lam.hidden_dst(x)
         return self.query(x).unflatten(-1, (self.heads, -1)), u
 
     def attend(
@@ -196,6 +205,20 @@ class DiffAttention(nn.Module):
         """The attention maps and lambda on the edges, without dropout."""
         qk, lam = QK(projected.q, projected.k), self._lambda(projected)
         return edge_weights(topology, qk, lam, bias=self._bias(edge_attr, topology))
+
+    def edge_logits(
+        self,
+        projected: Projected,
+        topology: Topology,
+        edge_attr: Float[Tensor, "E A"] | None = None,
+    ) -> Float[Tensor, "E H B"]:
+        """What the B softmaxes, two or one, are taken of, edge bias included."""
+        return edge_logits(
+            topology,
+            QK(projected.q, projected.k),
+            num_branches=1 if self.lam is None else 2,
+            bias=self._bias(edge_attr, topology),
+        )
 
     def _bias(self, edge_attr: Tensor | None, topology: Topology) -> Tensor | None:
         channels = 0 if self.edge is None else self.edge.in_features

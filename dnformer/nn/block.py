@@ -123,8 +123,11 @@ class Block(nn.Module):
             topology: the edges that end in these nodes, destinations counted from 0.
             edge_attr: of the topology's edges.
         """
-        projected = self.attention.with_destinations(projected, self._into_attention(h))
-        return self._of_destinations(h, projected, topology, edge_attr)
+        return self._of_destinations(h, self.with_destinations(projected, h), topology, edge_attr)
+
+    def with_destinations(self, projected: Projected, h: Float[Tensor, "M C"]) -> Projected:
+        """Other destinations, with inputs `h` of the block, beside the same sources."""
+        return self.attention.with_destinations(projected, self._into_attention(h))
 
     def _into_attention(self, h: Tensor) -> Tensor:
         return self.norm1(h) if self.pre else h

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dnformer.ops.checks import check_inputs
 from dnformer.ops.flat import Inputs, attend
-from dnformer.ops.reference import edge_weights
+from dnformer.ops.reference import edge_logits, edge_weights
 from dnformer.ops.transpose import transpose
 from dnformer.ops.types import QK, Dropout, EdgeWeights, Lambda, Topology, Transposed
 
@@ -21,6 +21,7 @@ __all__ = [
     "Topology",
     "Transposed",
     "diff_attention",
+    "edge_logits",
     "edge_weights",
     "transpose",
 ]

@@ -48,21 +48,26 @@ def edge_weights(
     graph: Topology, qk: QK, lam: Lambda | None, *, bias: Float[Tensor, "E H"] | None = None
 ) -> EdgeWeights:
     """The attention maps: float64 for float64 queries, float32 for any other."""
-    dtype = torch.float64 if qk.q.dtype == torch.float64 else torch.float32
     dst = graph.dst()
-    product = qk.q.to(dtype).index_select(0, dst) * qk.k.to(dtype).index_select(0, graph.row)
-    num_branches = 1 if lam is None else 2
-    width = product.shape[2] // num_branches
-    product = product.view(*product.shape[:2], num_branches, width)
-    logits = product.sum(-1) / math.sqrt(width)  # [E, H, B]
-    if bias is not None:
-        logits = logits + bias.to(dtype).unsqueeze(-1)
+    logits = edge_logits(graph, qk, num_branches=1 if lam is None else 2, bias=bias)
     a = _softmax(logits.flatten(1), dst, graph.num_dst).view_as(logits)
     a1 = a[..., 0]
     if lam is None:
         return EdgeWeights(a1, None, None, a1)
-    a2, lam_edge = a[..., 1], _edge_lambda(lam, dst, graph.row, dtype)
+    a2, lam_edge = a[..., 1], _edge_lambda(lam, dst, graph.row, a.dtype)
     return EdgeWeights(a1, a2, lam_edge, a1 - lam_edge * a2)
+
+
+def edge_logits(
+    graph: Topology, qk: QK, *, num_branches: int, bias: Float[Tensor, "E H"] | None = None
+) -> Float[Tensor, "E H B"]:
+    """The logits of each branch, bias included, in the dtype of the attention maps."""
+    dtype = torch.float64 if qk.q.dtype == torch.float64 else torch.float32
+    q, k = qk.q.to(dtype).index_select(0, graph.dst()), qk.k.to(dtype).index_select(0, graph.row)
+    product, width = q * k, q.shape[2] // num_branches
+    product = product.view(*product.shape[:2], num_branches, width)
+    logits = product.sum(-1) / math.sqrt(width)
+    return logits if bias is None else logits + bias.to(dtype).unsqueeze(-1)
 
 
 def _softmax(

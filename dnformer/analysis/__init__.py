@@ -1,0 +1,1 @@
+"""What a trained model does with a graph: its attention, and measures of it."""
