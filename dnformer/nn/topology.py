@@ -39,7 +39,10 @@ def to_edges(
     if isinstance(edge_index, EdgeIndex):
         edge_index = edge_index.as_tensor()
     row, col = edge_index.long()
-    if row.numel():
+    if torch.compiler.is_exporting():  # a program looks at no value to decide what it does
+        col, order = col.sort(stable=True)
+        row, edge_attr = row[order], None if edge_attr is None else edge_attr[order]
+    elif row.numel():
         ordered = (col[1:] >= col[:-1]).all().long()
         # one wait for the GPU, not five
         stats = torch.stack([row.min(), row.max(), col.min(), col.max(), ordered]).tolist()
@@ -49,7 +52,7 @@ def to_edges(
             col, order = col.sort(stable=True)
             row = row[order]
             edge_attr = None if edge_attr is None else edge_attr[order]
-    topology = Topology(_offsets(col.bincount(minlength=num_dst)), row.contiguous())
+    topology = Topology(_offsets(_counts(col, num_dst)), row.contiguous())
     return Edges(topology, edge_attr)
 
 
@@ -85,6 +88,13 @@ def _check_range(what: str, low: int, high: int, num_nodes: int) -> None:
         )
 
 
+def _counts(col: Tensor, num_dst: int) -> Tensor:
+    # bincount is faster, but how long its result is follows from values
+    if torch.compiler.is_exporting():
+        return col.new_zeros(num_dst).index_add(0, col, torch.ones_like(col))
+    return col.bincount(minlength=num_dst)
+
+
 def _offsets(counts: Tensor) -> Tensor:
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
@@ -107,14 +117,14 @@ def add_self_loops(edges: Edges, nodes: Int[Tensor, " M"] | None = None) -> Edge
     missing[dst[topology.row == nodes[dst]]] = False
     added = _offsets(missing.long())  # [M+1], loops before each group
     colptr = topology.colptr + added
-    row = topology.row.new_empty(topology.num_edges + int(added[-1]))
+    looped = missing.nonzero().squeeze(1)
+    row = topology.row.new_empty(topology.num_edges + looped.numel())
     position = torch.arange(topology.num_edges, device=dst.device) + added[dst]
     row[position] = topology.row
-    looped = missing.nonzero().squeeze(1)
     loop_position = colptr[looped + 1] - 1
     row[loop_position] = nodes[looped]
     if attr is not None:
-        widened = attr.new_zeros(len(row), attr.shape[1] + 1)
+        widened = attr.new_zeros(row.numel(), attr.shape[1] + 1)
         widened[position, :-1] = attr
         widened[loop_position, -1] = 1
         attr = widened
