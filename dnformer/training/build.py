@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -46,7 +46,23 @@ def open_run_graph(config: RunConfig, fingerprint: str) -> Graph:
     return graph
 
 
-def build_model(config: RunConfig, graph: Graph) -> DNFormer:
+class Sizes(Protocol):
+    """What a model's shapes follow from: a `Graph`, or what an exported model says of its own."""
+
+    @property
+    def num_features(self) -> int:
+        """F."""
+
+    @property
+    def num_classes(self) -> int:
+        """K, outputs."""
+
+    @property
+    def num_edge_features(self) -> int:
+        """A, attributes of an edge."""
+
+
+def build_model(config: RunConfig, graph: Sizes) -> DNFormer:
     """The model for a graph, with initial weights that follow from the seed."""
     model, train = config.model, config.train
     with seeded(key_of(config.seed, "train"), torch.device("cpu")):
