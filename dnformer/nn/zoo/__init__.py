@@ -1,0 +1,1 @@
+"""The models that DNFormer is compared with, one a file."""
