@@ -40,10 +40,8 @@ def read_plan(
         config = load_config(path)
     except ConfigError as error:
         return Plan([Check("config", False, str(error), "correct it as the message says")])
-    own, given = config.storage.options, reached.options
-    options = {name: own.get(name, {}) | given.get(name, {}) for name in {*own, *given}}
     # a fault is to be told, not to be waited for
-    storage.configure(config.storage.model_copy(update={"options": options, "retry_s": 0}))
+    storage.configure(config.storage.joined(reached).model_copy(update={"retry_s": 0}))
     dataset, manifest = _dataset(config, whole)
     results = _results(config)
     if elsewhere:

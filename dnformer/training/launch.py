@@ -235,9 +235,7 @@ def evaluate(uri: str, *, reached: StorageConfig = _BY_ITSELF) -> Result:
     """
     uri = storage.absolute(uri)
     config, fingerprint = read_run(uri)
-    own, given = config.storage.options, reached.options
-    options = {name: own.get(name, {}) | given.get(name, {}) for name in {*own, *given}}
-    storage.configure(config.storage.model_copy(update={"options": options}))
+    storage.configure(config.storage.joined(reached))
     result = evaluate_run(Job(config.dump(), fingerprint, Attempt(uri, 0, 0, "")))
     stored = read_result(uri)
     return result if stored is None else result | {"seconds": stored["seconds"]}

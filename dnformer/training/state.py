@@ -116,9 +116,9 @@ class TrainState:
             if part not in parts:
                 raise CheckpointError(f"the checkpoint has an unknown tensor {name!r}; remove it")
             parts[part][key] = tensor
-        _check(self.model, parts["model"])
+        check_weights(self.model, parts["model"])
         if plain.best_value is not None:
-            _check(self.model, parts["best"])
+            check_weights(self.model, parts["best"])
         self.model.load_state_dict(parts["model"])
         # copied: the file's own memory is not aligned, on which last bits may depend
         self.best_model = {name: tensor.clone() for name, tensor in parts["best"].items()}
@@ -136,8 +136,12 @@ def _copied(value: Any) -> Any:
     return list(value) if isinstance(value, list) else value
 
 
-def _check(model: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Refuses weights that have not exactly the model's names, shapes and dtypes."""
+def check_weights(model: nn.Module, tensors: dict[str, Tensor]) -> None:
+    """Refuses weights that have not exactly the model's names, shapes and dtypes.
+
+    Raises:
+        CheckpointError: the first that differs is named.
+    """
     own = model.state_dict()
     wrong = [
         f"{name} is {_shape(tensors.get(name))}, the model has {_shape(own.get(name))}"
@@ -146,7 +150,7 @@ def _check(model: nn.Module, tensors: dict[str, Tensor]) -> None:
     ]
     if wrong:
         more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        raise CheckpointError(f"the checkpoint does not fit the model: {wrong[0]}{more}")
+        raise CheckpointError(f"the weights do not fit the model: {wrong[0]}{more}")
 
 
 def _shape(tensor: Tensor | None) -> str:
