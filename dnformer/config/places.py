@@ -195,6 +195,12 @@ class StorageConfig(Section):
             _refuse_credentials(given, f"{protocol}.")
         return options
 
+    def joined(self, given: "StorageConfig") -> "StorageConfig":
+        """These settings, with the options of `given` on top."""
+        names = {*self.options, *given.options}
+        options = {name: self.options.get(name, {}) | given.options.get(name, {}) for name in names}
+        return self.model_copy(update={"options": options})
+
 
 def _refuse_credentials(options: Any, path: str) -> None:
     if isinstance(options, dict):
