@@ -15,6 +15,7 @@ from dnformer.storage.files import (
     exists,
     fetched,
     glob,
+    is_folder,
     list_names,
     modified,
     open_read,
@@ -26,6 +27,7 @@ from dnformer.storage.files import (
     size,
     staged,
     sync,
+    total_bytes,
     write_bytes,
 )
 from dnformer.storage.paths import absolute, is_local, join
@@ -41,6 +43,7 @@ __all__ = [
     "exists",
     "fetched",
     "glob",
+    "is_folder",
     "is_local",
     "join",
     "list_names",
@@ -55,6 +58,7 @@ __all__ = [
     "size",
     "staged",
     "sync",
+    "total_bytes",
     "write_bytes",
 ]
 

@@ -40,6 +40,23 @@ def exists(uri: str) -> bool:
     return attempt(uri, _kind) is not None
 
 
+def is_folder(uri: str) -> bool:
+    """Whether a folder is there; a store that has none says so of the beginning of a name."""
+    return attempt(uri, _kind) == "directory"
+
+
+def total_bytes(folder: str) -> int:
+    """Bytes of all files inside `folder`; 0 where it is missing."""
+    return attempt(folder, _total_bytes)
+
+
+def _total_bytes(fs: Any, path: str) -> int:
+    try:
+        return int(fs.du(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+
+
 def size(uri: str) -> int:
     """Bytes of a file."""
     return attempt(uri, lambda fs, path: int(fs.size(path)))
