@@ -3,13 +3,14 @@
 # make check   what CI runs: format, lint, types, import directions, tests
 # make drill-memory   trains on features of 4 times the memory allowed; root, 14 GB of disk
 # make drills  breaks runs on a cluster of network namespaces, and writes cluster/README.md's table; root, iproute2, half an hour
+# make image   builds docker/'s cpu image without a Docker engine, and runs the demo in it; root, buildah, debootstrap, 12 GB of disk
 # make env     the environment in .venv, which the others make by themselves
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 # torch's OpenMP threads wait in a loop; a long one on cores that others use too stalls the tests
 export GOMP_SPINCOUNT := 1000
-.PHONY: env demo test lint check drill-memory drills
+.PHONY: env demo test lint check drill-memory drills image
 
 env: .venv/.installed
 
@@ -31,11 +32,15 @@ drill-memory: env
 drills: env
 	$(BIN)/python jobs/drills/all.py
 
+image:
+	docker/build-local.sh
+
 lint: env
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/yamllint --strict cluster jobs/configs
+	$(BIN)/hadolint docker/Dockerfile
 
 check: lint test

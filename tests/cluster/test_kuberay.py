@@ -103,10 +103,14 @@ def test_pods_meet_the_restricted_standard(overlay):
         assert {kind for volume in pod["volumes"] for kind in volume} <= {
             "name", "emptyDir", "ephemeral", "configMap",
         }  # fmt: skip
-        for container in pod["containers"]:
+        for container in containers(pod):
             check_container(container)
     autoscaler = ray_spec(render(overlay))["autoscalerOptions"]
     check_container(autoscaler)
+
+
+def containers(pod):
+    return [*pod.get("initContainers", []), *pod["containers"]]
 
 
 def check_container(container):
@@ -156,7 +160,10 @@ def test_workers_are_as_their_ray_expects(overlay):
             mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]
         }
         assert mounts.items() >= {"shm": "/dev/shm", "cache": "/cache"}.items()
-        assert env["NUMBA_CACHE_DIR"].startswith("/cache/")
+        assert env["NUMBA_CACHE_DIR"] == "/cache/numba"
+        (kernels,) = pod["initContainers"]
+        assert kernels["command"][-2:] == ["/cache/numba", "/volume/"]
+        assert {"name": "cache", "mountPath": "/volume"} in kernels["volumeMounts"]
     resources = group["template"]["spec"]["containers"][0]["resources"]["limits"]
     assert ("nvidia.com/gpu" in resources) == overlay.startswith("gpu")
 
@@ -222,8 +229,8 @@ def test_one_line_names_the_image_of_all_pods(tmp_path):
     assert file.read_text().count(ours) == 1
     theirs = "{name: dnformer, newName: registry.example.com/ml/dnformer, newTag: v2}"
     file.write_text(file.read_text().replace(ours, theirs))
-    images = [c["image"] for pod in pods(rendered(overlay)) for c in pod["containers"]]
-    assert images == ["registry.example.com/ml/dnformer:v2"] * 3
+    images = [c["image"] for pod in pods(rendered(overlay)) for c in containers(pod)]
+    assert images == ["registry.example.com/ml/dnformer:v2"] * 5
 
 
 def test_only_named_peers_reach_a_cluster():
@@ -322,8 +329,8 @@ def test_own_folder_of_the_readme_renders(tmp_path):
     )
     named = [v["configMap"]["name"] for v in head["volumes"] if "configMap" in v]
     assert named == [the("ConfigMap", documents)["metadata"]["name"]]
-    images = [c["image"] for pod in pods(documents) for c in pod["containers"]]
-    assert images == ["registry.example.com/ml/dnformer:0.1.0-gpu"] * 3
+    images = [c["image"] for pod in pods(documents) for c in containers(pod)]
+    assert images == ["registry.example.com/ml/dnformer:0.1.0-gpu"] * 5
     assert {"name": "cache", "emptyDir": {"sizeLimit": "400Gi"}} in worker["volumes"]
     check_container(worker["containers"][0])
     assert worker["containers"][0]["resources"]["limits"]["ephemeral-storage"] == "420Gi"
