@@ -19,7 +19,9 @@ from dnformer.cli_bench import bench
 from dnformer.cli_cache import cache
 from dnformer.cli_common import Json, say, split_value, waiting
 from dnformer.cli_doctor import doctor
+from dnformer.cli_export import export
 from dnformer.cli_ingest import ingest
+from dnformer.cli_reproduce import reproduce
 from dnformer.cli_storage import StorageOptions, configure_storage
 from dnformer.cli_submit import list_jobs, logs, status, stop, submit
 from dnformer.cli_train import evaluate, train
@@ -104,7 +106,9 @@ def _plain(fact: Any) -> str:
 
 app.command()(train)
 app.command()(tune)
+app.command()(reproduce)
 app.command()(evaluate)
+app.command()(export)
 app.command()(doctor)
 app.command()(status)
 app.command()(logs)

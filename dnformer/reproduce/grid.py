@@ -1,0 +1,190 @@
+"""The runs that a table consists of, the most informative ones first.
+
+Each dataset has a folder of configs, one file a model. Table 2 takes all of them; table 3 and
+figure 2 vary DNFormer's own (the paper's ablations, and its heads and layers).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from dnformer.config import RunConfig, load_config
+from dnformer.errors import ConfigError
+from dnformer.parsing import leaves, parse, put
+from dnformer.reproduce.candidates import read_candidates
+
+Table = Literal["table2", "table3", "figure2", "tune"]
+Protocol = Literal["random", "per_class", "column"]
+
+# the seven graphs of the paper, by the source that `dnformer ingest` takes
+DATASETS = {
+    "cora": "pyg:Planetoid/Cora",
+    "citeseer": "pyg:Planetoid/CiteSeer",
+    "pubmed": "pyg:Planetoid/PubMed",
+    "computers": "pyg:Amazon/Computers",
+    "photo": "pyg:Amazon/Photo",
+    "cs": "pyg:Coauthor/CS",
+    "physics": "pyg:Coauthor/Physics",
+}
+
+PROTOCOLS: dict[Protocol, dict[str, Any]] = {
+    "random": {"random": [0.6, 0.2, 0.2]},
+    "per_class": {"per_class": [0.6, 0.2, 0.2]},
+    "column": {"column": True},
+}
+
+OURS = "dnformer"
+
+# the ablations of table 3: w/o diff (one softmax, at width D and 2D) and w/o adapt
+ABLATIONS: dict[str, dict[str, Any]] = {
+    OURS: {},
+    "w/o diff, D": {"model.attention": "single"},
+    "w/o diff, 2D": {"model.attention": "single_wide"},
+    "w/o adapt, one lambda a head": {"model.lambda": "head"},
+    "w/o adapt, lambda 0.5": {"model.lambda": "fixed", "model.lambda_init": 0.5},
+    "w/o adapt, lambda 1": {"model.lambda": "fixed", "model.lambda_init": 1.0},
+}
+
+HEADS, LAYERS = (1, 2, 4, 8, 16), (1, 2, 3, 4, 5, 6)
+
+# where a run is and what its seed is are no part of what it computes
+_ASIDE = {"name", "seed", "data.seed", "data.split"}
+
+
+class Cell(NamedTuple):
+    """A run of a table.
+
+    Attributes:
+        dataset: its name.
+        label: what the table calls it: a model, an ablation, a number of layers and heads.
+        protocol: of the split.
+        seed: of weights, order and split.
+        config: of the run.
+    """
+
+    dataset: str
+    label: str
+    protocol: Protocol
+    seed: int
+    config: RunConfig
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the run computes: the fields that differ from the defaults, by dotted path."""
+        config = self.config
+        defaults = config.defaults()
+        return {
+            leaf.path: leaf.value
+            for leaf in leaves(config)
+            if not leaf.runtime and leaf.path not in _ASIDE and leaf.value != defaults[leaf.path]
+        }
+
+
+class Asked(NamedTuple):
+    """Which runs are asked for.
+
+    Attributes:
+        table: which one; "tune": the comparison of candidates.
+        configs: folder of `DATASET/MODEL.yaml` and of the candidates.
+        datasets: names; None: all with a folder of configs, or with candidates.
+        models: of table 2 and of the candidates; None: all there are.
+        splits: of a table, each with its seed from 0 on; the candidates have their own.
+        protocol: of the splits.
+    """
+
+    table: Table
+    configs: Path
+    datasets: list[str] | None = None
+    models: list[str] | None = None
+    splits: int = 10
+    protocol: Protocol = "random"
+
+
+def cells_of(asked: Asked) -> list[Cell]:
+    """The runs that are asked for: all datasets and labels before the next seed.
+
+    Raises:
+        ConfigError: a config is not there, or wrong.
+    """
+    if asked.models is not None and asked.table in ("table3", "figure2"):
+        raise ConfigError(f"{asked.table} is of {OURS} alone; leave out --models")
+    if asked.table == "tune":
+        candidates = read_candidates(asked.configs / "candidates.yaml")
+        seeds: Sequence[int] = candidates.seeds
+        variants = candidates.variants(asked.datasets, asked.models)
+    else:
+        seeds = range(asked.splits)
+        names = asked.datasets or _datasets(asked.configs)
+        variants = {name: dict(_variants(asked, name)) for name in names}
+    labels = dict.fromkeys(label for each in variants.values() for label in each)
+    return [
+        Cell(name, label, asked.protocol, seed, _with_seed(own[label], asked.protocol, seed))
+        for seed in seeds
+        for label in labels
+        for name, own in variants.items()
+        if label in own
+    ]
+
+
+def _datasets(folder: Path) -> list[str]:
+    """Those that have configs, in the paper's order, others behind."""
+    found = {path.name for path in folder.glob("*") if path.is_dir()}
+    if not found:
+        raise ConfigError(f"{folder}: no folder DATASET with configs is there; --configs names it")
+    return [*(name for name in DATASETS if name in found), *sorted(found - DATASETS.keys())]
+
+
+def _variants(asked: Asked, dataset: str) -> Iterator[tuple[str, RunConfig]]:
+    """(label, config) of a table's runs on a dataset, ours first."""
+    folder = asked.configs / dataset
+    if asked.table == "table2":
+        for model in asked.models or _models(folder):
+            yield model, load_config(folder / f"{model}.yaml")
+        return
+    base = load_config(folder / f"{OURS}.yaml")
+    if asked.table == "table3":
+        for label, changes in ABLATIONS.items():
+            yield label, changed(base, changes)
+        return
+    for layers, heads in _shapes():
+        hops = base.loader.num_neighbors[:layers]
+        shape = {"model.layers": layers, "model.heads": heads, "loader.num_neighbors": hops}
+        yield shape_label(layers, heads), changed(base, shape)
+
+
+def shape_label(layers: int, heads: int) -> str:
+    """What figure 2 calls a model of so many layers and heads."""
+    return f"{layers} layers, {heads} heads"
+
+
+def _shapes() -> Iterator[tuple[int, int]]:
+    """(layers, heads): the paper's two sweeps before the rest of the grid."""
+    sweeps = [*((2, heads) for heads in HEADS), *((layers, 2) for layers in LAYERS)]
+    yield from dict.fromkeys([*sweeps, *product(LAYERS, HEADS)])
+
+
+def _models(folder: Path) -> list[str]:
+    """Those with a config, ours first."""
+    found = sorted(path.stem for path in folder.glob("*.yaml"))
+    if OURS not in found:
+        raise ConfigError(f"{folder}: has no {OURS}.yaml; --configs names the folder of configs")
+    return [OURS, *(name for name in found if name != OURS)]
+
+
+def changed(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
+    """`config` with values at dotted paths.
+
+    Raises:
+        ConfigError: they do not go together.
+    """
+    values = config.dump()
+    for path, value in changes.items():
+        values = put(values, path, value)
+    return parse(RunConfig, values, name=config.name)
+
+
+def _with_seed(config: RunConfig, protocol: Protocol, seed: int) -> RunConfig:
+    """`config` on a split of `protocol`, with `seed` for it and for all that training draws."""
+    split = PROTOCOLS[protocol]
+    return changed(config, {"seed": seed, "data.seed": seed, "data.split": split})
