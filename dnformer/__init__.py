@@ -4,8 +4,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dnformer.api import evaluate, train, tune
     from dnformer.data.graph import open_graph
     from dnformer.data.ingest.run import ingest
+    from dnformer.export import load
     from dnformer.loader import NeighborLoader, NeighborSampler
     from dnformer.nn import DNFormer
 
@@ -13,16 +15,24 @@ __all__ = [
     "DNFormer",
     "NeighborLoader",
     "NeighborSampler",
+    "evaluate",
     "ingest",
+    "load",
     "open_graph",
+    "train",
+    "tune",
 ]
 
 _HOMES = {
     "DNFormer": "dnformer.nn",
     "NeighborLoader": "dnformer.loader",
     "NeighborSampler": "dnformer.loader",
+    "evaluate": "dnformer.api",
     "ingest": "dnformer.data.ingest.run",
+    "load": "dnformer.export",
     "open_graph": "dnformer.data.graph",
+    "train": "dnformer.api",
+    "tune": "dnformer.api",
 }
 
 
