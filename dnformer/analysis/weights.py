@@ -1,9 +1,11 @@
 """Attention of a trained DNFormer on a graph, exact and layer by layer: softmaxes, lambda, weights.
 
-Each layer's input is computed once for all nodes, as `inference` does it; the attention maps are
-given in ranges of destinations, so that the memory is that of a few `[N, C]` tensors and one range.
+Each layer's input is computed once, for all that the destinations depend on, as `inference` does
+it; the attention maps are given in ranges of destinations, so that the memory is that of a few
+`[B, C]` tensors and one range.
 
-N nodes, M destinations asked for, E edges that end in them, H heads, D head width, C channels.
+N nodes, M destinations asked for, B nodes that they depend on, E edges that end in them, H heads,
+C channels.
 """
 
 from collections.abc import Iterator
@@ -17,7 +19,14 @@ from torch import Tensor
 from dnformer.data.graph import Graph
 from dnformer.errors import DataError
 from dnformer.group import Group
-from dnformer.inference import Layers, RangeLimits, destination_ranges, embed_all, evaluating
+from dnformer.inference import (
+    Layers,
+    RangeLimits,
+    Reach,
+    destination_ranges,
+    evaluating,
+    reach_of,
+)
 from dnformer.loader.source import DenseSource
 from dnformer.nn import Block, DNFormer
 from dnformer.nn.attention import Projected
@@ -46,8 +55,9 @@ class LayerAttention(NamedTuple):
         w: the weights of the values `[E, H]`; a1 itself without a second softmax.
         s1: logits of the first softmax `[E, H]`, edge bias included, where asked for.
         s2: logits of the second softmax `[E, H]`, likewise; None without one.
-        hidden: the layer's input `[N, C]` of all nodes, where asked for; all of a layer's parts
-            share it.
+        hidden: the layer's input `[B, C]`, where asked for; all of a layer's parts share it.
+        base: the nodes `[B]` that `hidden` has rows of, ascending; all that this or a later layer
+            needs, or None: each of the graph's.
     """
 
     layer: int
@@ -60,6 +70,7 @@ class LayerAttention(NamedTuple):
     s1: Tensor | None = None
     s2: Tensor | None = None
     hidden: Tensor | None = None
+    base: Tensor | None = None
 
     def dst(self) -> Tensor:
         """The destination of each edge `[E]`, as an index of the graph."""
@@ -101,19 +112,23 @@ def attention_parts(
     """
     wanted = np.arange(graph.num_nodes) if nodes is None else nodes.cpu().numpy()
     _check_nodes(wanted, graph)
-    layers = Layers(model, graph, Group(), limits)
+    colptr, num_layers = graph.store.colptr, len(model.blocks)
+    reach = Reach(None, [None] * (num_layers - 1))
+    if nodes is not None:
+        reach = reach_of(colptr, graph.store.row, wanted, num_layers)
+    layers = Layers(model, graph, Group(), limits, base=reach.base)
     with evaluating(model):
-        h = embed_all(model, graph, layers.group, limits.rows, source)
+        h = layers.embed(source)
     for layer, block in enumerate(model.blocks, start=1):
         with evaluating(model):
-            projected = block.project(h, 0)
-        for part in destination_ranges(graph.store.colptr, wanted, limits):
+            projected = layers.project(block, h)
+        for part in destination_ranges(colptr, wanted, limits):
             with evaluating(model):
                 found = _attention(layers, block, h, projected, wanted[part], keep)
             yield found._replace(layer=layer)
-        if layer < len(model.blocks):
+        if layer < num_layers:
             with evaluating(model):
-                h = layers.run(block, h, projected, np.arange(graph.num_nodes))
+                h = layers.layer(block, h, reach.layers[layer - 1])
 
 
 def layer_attention(
@@ -145,17 +160,22 @@ def _check_nodes(wanted: Array, graph: Graph) -> None:
 def _attention(
     layers: Layers, block: Block, h: Tensor, projected: Projected, nodes: Array, keep: Kept
 ) -> LayerAttention:
-    """Attention of `nodes`; `h` and `projected` are of all nodes as sources."""
-    ids = torch.from_numpy(nodes).to(h.device)
+    """Attention of `nodes`; `h` and `projected` have the rows of `layers`."""
+    base = layers.base
     edges = layers.edges(nodes, like=h)
-    placed = block.with_destinations(projected, h[ids])
-    found = block.attention.edge_weights(placed, *edges)
+    at = torch.from_numpy(nodes if base is None else np.searchsorted(base, nodes)).to(h.device)
+    placed = block.with_destinations(projected, h[at])
+    weights = block.attention.edge_weights(placed, *edges)
     s1 = s2 = None
     if keep.logits:
         s1, s2 = (*block.attention.edge_logits(placed, *edges).unbind(-1), None)[:2]
-    return LayerAttention(
-        0, ids, edges.topology, *found, s1=s1, s2=s2, hidden=h if keep.hidden else None
+    known = None if base is None else torch.from_numpy(base).to(h.device)
+    row = edges.topology.row if known is None else known[edges.topology.row]
+    found = LayerAttention(
+        0, torch.from_numpy(nodes).to(h.device), Topology(edges.topology.colptr, row), *weights
     )
+    found = found._replace(s1=s1, s2=s2)
+    return found._replace(hidden=h, base=known) if keep.hidden else found
 
 
 def _joined(parts: list[LayerAttention]) -> LayerAttention:

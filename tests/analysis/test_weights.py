@@ -96,6 +96,22 @@ def test_weighted_values_are_what_the_layer_computes(graph, options):
         torch.testing.assert_close(after, h, rtol=0, atol=1e-12)
 
 
+def test_attention_of_a_node_computes_only_what_it_depends_on(make_graph):
+    chain = [(i + 1, i) for i in range(20)]  # node i has the neighbour i + 1 alone
+    x = np.random.default_rng(0).normal(size=(21, 5)).astype(np.float32)
+    graph, model = make_graph(chain, x=x, y=[0] * 21, num_classes=3), make_model()
+    keep = Kept(hidden=True)
+    found = layer_attention(model, graph, torch.tensor([7]), keep=keep)
+    everything = layer_attention(model, graph, keep=keep)
+    for one, whole in zip(found, everything, strict=True):
+        assert one.base.tolist() == [7, 8, 9]
+        assert one.topology.row.tolist() == [8, 7]
+        assert whole.base is None
+        needed = [7, 8, 9] if one.layer == 1 else [7, 8]
+        torch.testing.assert_close(one.hidden[: len(needed)], whole.hidden[needed])
+        torch.testing.assert_close(one.w, whole.w[whole.dst() == 7])
+
+
 def test_attention_of_some_nodes_is_theirs_in_the_order_asked_for(graph):
     model, nodes = make_model(), torch.tensor([5, 4, 0])
     everything = layer_attention(model, graph)
