@@ -5,7 +5,7 @@ YAML holds only what differs from the defaults; `--set a.b=value` overrides by d
 
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar, get_args, get_origin
 
 import yaml
@@ -131,8 +131,19 @@ def parse(section: type[Parsed], values: dict[str, Any], *, name: str = "config"
     try:
         return section.model_validate(values)
     except ValidationError as error:
-        lines = {_describe(section, item) for item in error.errors()}
-        raise ConfigError(f"{name}: " + "; ".join(sorted(lines))) from None
+        raise ConfigError(f"{name}: {problems(section, error)}") from None
+
+
+def problems(section: type[BaseModel], error: ValidationError) -> str:
+    """Each wrong key or value that `error` found in a `section`, in one line."""
+    return "; ".join(sorted({_describe(section, item) for item in error.errors()}))
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The one of `known` that an unknown name is likely to stand for, else all of them."""
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"allowed here: {', '.join(known)}"
 
 
 def _describe(section: type[BaseModel], error: Any) -> str:
@@ -155,6 +166,4 @@ def _nearest(section: type[BaseModel], location: list[str]) -> str:
         fields = {f.alias or n: f for n, f in section.model_fields.items()}
         nested = _section_of(fields[part].annotation) if part in fields else None
         section = nested or section
-    names = [f.alias or n for n, f in section.model_fields.items()]
-    near = difflib.get_close_matches(location[-1], names, n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else f"allowed here: {', '.join(names)}"
+    return nearest(location[-1], [f.alias or n for n, f in section.model_fields.items()])

@@ -93,12 +93,28 @@ class RunConfig(Section):
             )
         if self.loader.kind == "full" and micro_batches > 1:
             raise ValueError("loader.kind full trains in one worker: its step is one micro-batch")
+        self._fits_the_model()
         if self.loader.temporal and self.eval.mode == "exact":
             raise ValueError(
                 "loader.temporal: eval.mode exact takes every neighbour, also later ones; set "
                 "eval.mode: sampled"
             )
         return self
+
+    def _fits_the_model(self) -> None:
+        """Raises where a section asks for what the model cannot do."""
+        name, train = self.model.name, self.train
+        if self.model.options.whole_graph and self.loader.kind != "full":
+            raise ValueError(
+                f"model {name} is defined on the whole graph only; set loader.kind: full"
+            )
+        if self.model.options.whole_graph and self.eval.mode == "sampled":
+            raise ValueError(
+                f"model {name} is defined on the whole graph only; set eval.mode: exact"
+            )
+        if name != "dnformer" and (train.compile or train.activation_checkpointing):
+            field = "compile" if train.compile else "activation_checkpointing"
+            raise ValueError(f"train.{field} is there for dnformer, not for {name}; leave it out")
 
     @property
     def data_seed(self) -> int:
@@ -117,6 +133,16 @@ class RunConfig(Section):
         """Plain values by YAML key."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=False)
 
+    def defaults(self) -> dict[str, Any]:
+        """By dotted path what each field is where only `name`, the dataset and the model are set.
+
+        So `model.options` are those of this model, and `model.name` is the default model's.
+        """
+        model = ModelConfig(name=self.model.name)
+        plain = RunConfig(name=self.name, data=DataConfig(uri=self.data.uri), model=model)
+        values = {leaf.path: leaf.value for leaf in leaves(plain)}
+        return values | {"model.name": ModelConfig().name}
+
     def identity(self) -> dict[str, Any]:
         """Identity fields by dotted path, in `resolved` form."""
         return {leaf.path: leaf.value for leaf in leaves(self) if not leaf.runtime}
@@ -124,7 +150,12 @@ class RunConfig(Section):
     def differing(self, other: "RunConfig") -> list[tuple[str, Any, Any]]:
         """(dotted path, value here, value of `other`) of identity fields that are not equal."""
         here, there = self.identity(), other.identity()
-        return [(path, here[path], there[path]) for path in here if here[path] != there[path]]
+        # options of another model are told by its name
+        return [
+            (path, here[path], there[path])
+            for path in here
+            if path in there and here[path] != there[path]
+        ]
 
 
 def load_config(path: str | Path, settings: Sequence[str] = ()) -> RunConfig:

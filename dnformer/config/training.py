@@ -1,22 +1,50 @@
 """Sections on what is trained and how: model, loss, optimizer, loop, checkpoints."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import (
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from dnformer.parsing import RUNTIME, Section
+from dnformer.config.zoo import OPTIONS, DNFormerOptions, ModelOptions
+from dnformer.parsing import RUNTIME, Section, nearest, problems
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
 
 
-class ModelConfig(Section):
-    """The model (DESIGN section 3)."""
+# what any model may read; the other fields are DNFormer's alone
+_SHARED = frozenset({
+    "name", "hidden", "layers", "heads", "dropout", "activation", "input_dropout", "input_norm",
+    "options",
+})  # fmt: skip
 
-    name: Literal["dnformer"] = Field("dnformer", description="the model")
+
+class ModelConfig(Section):
+    """The model: DNFormer (DESIGN section 3) or one of the zoo.
+
+    `hidden` to `input_norm` belong to all models, `options` to those of the zoo, and the rest to
+    DNFormer.
+    """
+
+    name: str = Field("dnformer", description=f"the model: {', '.join(OPTIONS)}")
     hidden: int = Field(64, ge=1, description="width C of all layers; a multiple of `heads`")
-    layers: int = Field(2, ge=1, description="number of blocks L")
+    layers: int = Field(
+        2, ge=1, description="layers L, which see so many hops; steps of propagation of appnp, sgc "
+        "and stagnn"
+    )  # fmt: skip
     heads: int = Field(2, ge=1, description="attention heads H")
-    dropout: Rate = Field(0.5, description="after input projection, attention and FFN")
+    dropout: Rate = Field(0.5, description="after input projection, attention and FFN; after each "
+                          "layer of a model of the zoo")  # fmt: skip
+    activation: Literal["relu", "gelu"] = Field("relu", description="of input projection and FFN")
+    input_dropout: Rate = Field(0.0, description="share of the features set to zero in training")
+    input_norm: Literal["none", "row"] = Field(
+        "none", description="row: each node's features over their sum, where that is above 1"
+    )
     attention_dropout: Rate = Field(0.1, description="on the weights, after the subtraction")
     attention: Literal["diff", "single", "single_wide"] = Field(
         "diff", description="two softmaxes; or one, at width D or 2D"
@@ -31,16 +59,52 @@ class ModelConfig(Section):
     )
     norm: Literal["post", "pre"] = Field("post", description="LayerNorm after or before sublayers")
     ffn_expansion: float = Field(2.0, gt=0, description="FFN width over C")
-    activation: Literal["relu", "gelu"] = Field("relu", description="of input projection and FFN")
     head_norm: bool = Field(False, description="RMSNorm of each head's output")
     self_loops: bool = Field(True, description="each node is a neighbour of itself")
     edge_bias: bool = Field(
         True, description="edge attributes, where there are any, shift the attention logits"
     )
+    options: SerializeAsAny[ModelOptions] = Field(
+        default_factory=DNFormerOptions, validate_default=True,
+        description="what only the model `name` has",
+    )  # fmt: skip
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in OPTIONS:
+            raise ValueError(f"unknown model {name!r}; {nearest(name, OPTIONS)}")
+        return name
+
+    @field_validator("options", mode="before")
+    @classmethod
+    def _own_options(cls, given: Any, info: ValidationInfo) -> Any:
+        """The section of the model `name`, with all its defaults."""
+        section = OPTIONS.get(info.data.get("name", ""), ModelOptions)
+        values = given.model_dump() if isinstance(given, ModelOptions) else given
+        if values and not section.model_fields:
+            raise ValueError(f"model {info.data.get('name')} has none; leave it out")
+        try:
+            return section.model_validate(values)
+        except ValidationError as error:
+            raise ValueError(problems(section, error)) from None
+
+    @model_validator(mode="after")
+    def _read_by_the_model(self) -> "ModelConfig":
+        unread = self.options.unread
+        if self.name != "dnformer":
+            unread = unread | (type(self).model_fields.keys() - _SHARED)
+        for field in type(self).model_fields:
+            info = type(self).model_fields[field]
+            if field in unread and getattr(self, field) != info.default:
+                raise ValueError(
+                    f"{info.alias or field} means nothing to model {self.name}; leave it out"
+                )
+        return self
 
     @model_validator(mode="after")
     def _whole_heads(self) -> "ModelConfig":
-        if self.hidden % self.heads:
+        if self.options.splits_hidden and self.hidden % self.heads:
             raise ValueError(f"hidden {self.hidden} is no multiple of heads {self.heads}")
         if self.lambda_bound == "sigmoid" and self.lambda_init >= 1:
             raise ValueError(f"lambda_init {self.lambda_init} is out of a sigmoid's reach, (0, 1)")

@@ -12,9 +12,9 @@ from torch import Tensor
 from dnformer.config import RunConfig
 from dnformer.data.graph import Graph
 from dnformer.group import Group
-from dnformer.inference import exact_logits
+from dnformer.inference.outputs import ExactOutputs
 from dnformer.loader import FullLoader, Loader, NeighborLoader
-from dnformer.nn import DNFormer
+from dnformer.nn.node_model import NodeModel
 from dnformer.training.build import build_state
 from dnformer.training.loop import seed_logits
 from dnformer.training.state import TrainState
@@ -62,7 +62,7 @@ def time_steps(
     """
     train = config.train.model_copy(update={"compile": False})
     state = build_state(config.model_copy(update={"train": train}), graph, device)
-    loader = _loader(config, graph, seeds, device)
+    loader = _loader(config, cast(NodeModel, state.model), graph, seeds, device)
     batches = loader.draws(itertools.cycle(range(len(loader))))
     saved = _saved_bytes(lambda: _step(state, next(batches), device))
     nodes = edges = count = 0
@@ -78,15 +78,17 @@ def time_steps(
     return Steps(seconds, nodes / count, edges / count, saved, parameters)
 
 
-def _loader(config: RunConfig, graph: Graph, seeds: Tensor, device: torch.device) -> Loader:
+def _loader(
+    config: RunConfig, model: NodeModel, graph: Graph, seeds: Tensor, device: torch.device
+) -> Loader:
     loader = config.loader
     if loader.kind == "full":
-        return FullLoader(graph, seeds, sparse=DNFormer.sparse_input)
+        return FullLoader(graph, seeds, sparse=model.sparse_input)
     return NeighborLoader(
         graph, seeds, num_neighbors=loader.fan_out(config.model.layers),
         batch_size=loader.batch_size, sampling=loader.sampling, replace=loader.replace,
-        temporal=loader.temporal, sparse=DNFormer.sparse_input, raw=device.type == "cuda",
-        threads=loader.threads, prefetch=loader.prefetch, device=device,
+        temporal=loader.temporal, sparse=model.sparse_input, raw=device.type == "cuda",
+        degrees=model.uses_degrees, threads=loader.threads, prefetch=loader.prefetch, device=device,
     )  # fmt: skip
 
 
@@ -121,8 +123,9 @@ def _saved_bytes(action: Callable[[], None]) -> int:
 
 def time_exact(config: RunConfig, graph: Graph, device: torch.device) -> float:
     """Seconds of the model's exact outputs for all nodes of a graph, kernels compiled before."""
-    model = cast(DNFormer, build_state(config, graph, device).model)
+    model = cast(NodeModel, build_state(config, graph, device).model)
+    outputs = ExactOutputs(model, graph, Group(device=device))
     for _ in range(2):
         begin = time.perf_counter()
-        exact_logits(model, graph, Group(device=device))
+        outputs([torch.arange(graph.num_nodes)])
     return time.perf_counter() - begin

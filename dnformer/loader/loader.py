@@ -22,6 +22,7 @@ from dnformer.data.counter_rng import STREAMS, key_of, permutation
 from dnformer.data.graph import Graph
 from dnformer.errors import ConfigError, DataError
 from dnformer.loader.buffers import BufferPool
+from dnformer.loader.degrees import degrees_of
 from dnformer.loader.draws import Sampling
 from dnformer.loader.features import ColumnGather, FeatureGather
 from dnformer.loader.pyg_lib import PygLibSampler
@@ -98,6 +99,8 @@ class NeighborLoader:
         input_time: temporal: the times of `input_nodes`; None: those of the graph's nodes.
         sparse: sparse features as `torch.sparse_csr` (DNFormer takes them); False: dense.
         raw: `x` as it is stored, float16 or int8, and `x_scale`, for `decode`; False: float32.
+        degrees: a batch has `degree` int64 `[N]`, how many neighbours each node has in the whole
+            graph, itself not counted.
         threads: threads that sample and gather.
         prefetch: batches prepared ahead.
         features: where dense features come from (`open_source`); None: no hot rows.
@@ -121,6 +124,7 @@ class NeighborLoader:
         input_time: Tensor | npt.NDArray[np.int64] | None = None,
         sparse: bool = False,
         raw: bool = False,
+        degrees: bool = False,
         threads: int = 2,
         prefetch: int = 4,
         features: Cached | None = None,
@@ -139,7 +143,7 @@ class NeighborLoader:
         self._times = self._sampler.seed_times(self._input_nodes, given)
         self._device = device
         pool = partial(BufferPool, 2 * (threads + prefetch), pinned=device.type == "cuda")
-        self._parts = _Parts(graph, pool, features, sparse=sparse, raw=raw)
+        self._parts = _Parts(graph, pool, features, sparse=sparse, raw=raw, degrees=degrees)
         self.seconds = {"sample": 0.0, "gather": 0.0}
         self.counts = _no_counts()
         self.set_epoch(0)
@@ -235,7 +239,9 @@ class _Parts:
         *,
         sparse: bool,
         raw: bool,
+        degrees: bool,
     ) -> None:
+        self._store = graph.store if degrees else None
         hot = features.on_device if features else None
         batches = features.pool if features else pool()
         gather = _features(graph, batches, features, sparse=sparse, raw=raw or hot is not None)
@@ -257,6 +263,9 @@ class _Parts:
         optional = {"x_scale": self._scale}
         if self._edge_attr is not None:
             optional["edge_attr"] = self._edge_attr.rows(sample.e_id)
+        if self._store is not None:
+            degree = degrees_of(sample.n_id, self._store.colptr, self._store.row)
+            optional["degree"] = torch.from_numpy(degree)
         if sample.batch is not None:
             optional["batch"] = torch.from_numpy(sample.batch)
         batch = Data(

@@ -6,7 +6,7 @@ K classes, S seeds, L layers.
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -17,16 +17,19 @@ from dnformer.errors import ConfigError, DataError
 from dnformer.nn.attention import DiffAttention
 from dnformer.nn.block import ACTIVATIONS, Block
 from dnformer.nn.dropout import Dropout
+from dnformer.nn.inputs import Inputs
+from dnformer.nn.node_model import NodeModel
 from dnformer.nn.options import check_choice, check_share
 from dnformer.nn.projection import InputProjection
 from dnformer.nn.topology import Edges, add_self_loops, check_edge_attr, to_edges
 from dnformer.ops import Topology, transpose
 
 
-class DNFormer(nn.Module):
+class DNFormer(NodeModel):
     """A graph transformer with differential local attention, for node classification.
 
-    h0 = drop(act(x W + b)), then L blocks, (LayerNorm if pre-LN,) and a linear head.
+    h0 = drop(act(x W + b)) with x as `Inputs` gives it, then L blocks, (LayerNorm if pre-LN,) and a
+    linear head.
 
     Args:
         in_channels: F.
@@ -48,6 +51,8 @@ class DNFormer(nn.Module):
         self_loops: adds a loop to each node that has none.
         edge_channels: A; above 0, each layer learns a bias of its attention from edge attributes,
             as in `DiffAttention`.
+        input_dropout: share of the features set to zero in training.
+        input_norm: "row": each node's features over their sum; "none".
         activation_checkpointing: keeps only each block's input in training, and computes the block
             again in the backward pass, to the same bits. May be set later, too.
 
@@ -79,6 +84,8 @@ class DNFormer(nn.Module):
         head_norm: bool = False,
         self_loops: bool = True,
         edge_channels: int = 0,
+        input_dropout: float = 0.0,
+        input_norm: Literal["none", "row"] = "none",
         activation_checkpointing: bool = False,
     ) -> None:
         super().__init__()
@@ -89,6 +96,7 @@ class DNFormer(nn.Module):
         self.hidden_channels, self.self_loops = hidden_channels, self_loops
         self.edge_channels = edge_channels
         self.activation_checkpointing = activation_checkpointing
+        self.inputs = Inputs(input_norm, input_dropout)
         self.projection = InputProjection(in_channels, hidden_channels)
         self.activation = ACTIVATIONS[activation]()
         self.dropout = Dropout(dropout)
@@ -190,7 +198,7 @@ class DNFormer(nn.Module):
 
     def embed(self, x: Float[Tensor, "N F"]) -> Float[Tensor, "N C"]:
         """The first block's input, in the parameters' dtype also under autocast."""
-        h: Tensor = self.dropout(self.activation(self.projection(x)))
+        h: Tensor = self.dropout(self.activation(self.projection(self.inputs(x))))
         return h.to(self.head.weight.dtype)
 
     def classify(self, h: Float[Tensor, "N C"]) -> Float[Tensor, "N K"]:

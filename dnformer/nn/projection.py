@@ -21,16 +21,17 @@ _ENTRIES = 8192
 class InputProjection(nn.Module):
     """x W + b for x dense or `torch.sparse_csr`; W is stored `[F, C]`, a row for each feature."""
 
-    def __init__(self, in_channels: int, channels: int) -> None:
+    def __init__(self, in_channels: int, channels: int, *, bias: bool = True) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(in_channels, channels))
-        self.bias = nn.Parameter(torch.empty(channels))
+        self.bias = nn.Parameter(torch.empty(channels)) if bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draws the parameters anew."""
         nn.init.xavier_uniform_(self.weight)
-        nn.init.zeros_(self.bias)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
     def forward(self, x: Float[Tensor, "N F"]) -> Float[Tensor, "N C"]:
         """The projected features; no gradient flows to `x` where it is sparse.
@@ -43,14 +44,15 @@ class InputProjection(nn.Module):
                 f"x has {x.shape[1]} features, the model was built for {self.weight.shape[0]}"
             )
         if x.layout == torch.strided:
-            return torch.addmm(self.bias, x.to(self.weight.dtype), self.weight)
+            x = x.to(self.weight.dtype)
+            return x @ self.weight if self.bias is None else torch.addmm(self.bias, x, self.weight)
         if x.layout != torch.sparse_csr:
             raise DataError(f"x is {x.layout}: give it dense or as torch.sparse_csr")
         values = x.values().to(self.weight.dtype)
         out: Tensor = _SparseProduct.apply(  # type: ignore[no-untyped-call]
             self.weight, x.crow_indices(), x.col_indices(), values
         )
-        return out + self.bias
+        return out if self.bias is None else out + self.bias
 
     def extra_repr(self) -> str:
         """F and C."""

@@ -7,13 +7,15 @@ from typing import NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
-from dnformer.config import RunConfig
+from dnformer.config import LoaderConfig, RunConfig
 from dnformer.data.counter_rng import key_of
 from dnformer.data.graph import Graph, open_graph
 from dnformer.errors import BackendError, CheckpointError, DataError
 from dnformer.group import Group
 from dnformer.loader import Cached, FullLoader, Loader, NeighborLoader, Visits, open_source
 from dnformer.nn import DNFormer
+from dnformer.nn.node_model import NodeModel
+from dnformer.nn.zoo import ZOO, Shared
 from dnformer.training.evaluate import Evaluator
 from dnformer.training.loop import seeded
 from dnformer.training.loss_weights import objective_for, training_weights
@@ -62,38 +64,61 @@ class Sizes(Protocol):
         """A, attributes of an edge."""
 
 
-def build_model(config: RunConfig, graph: Sizes) -> DNFormer:
+def build_model(config: RunConfig, graph: Sizes) -> NodeModel:
     """The model for a graph, with initial weights that follow from the seed."""
-    model, train = config.model, config.train
     with seeded(key_of(config.seed, "train"), torch.device("cpu")):
-        built = DNFormer(
-            graph.num_features,
-            model.hidden,
-            graph.num_classes,
-            model.layers,
-            model.heads,
-            dropout=model.dropout,
-            attention_dropout=model.attention_dropout,
-            attention=model.attention,
-            lam=model.lam,
-            lambda_width=model.lambda_width,
-            lambda_init=model.lambda_init,
-            lambda_bound=model.lambda_bound,
-            norm=model.norm,
-            ffn_expansion=model.ffn_expansion,
-            activation=model.activation,
-            head_norm=model.head_norm,
-            self_loops=model.self_loops,
-            edge_channels=graph.num_edge_features if model.edge_bias else 0,
-            activation_checkpointing=train.activation_checkpointing,
-        )
-    return built.to(torch.float64 if train.precision == "float64" else torch.float32)
+        make = _dnformer if config.model.name == "dnformer" else _of_zoo
+        built = make(config, graph)
+    return built.to(torch.float64 if config.train.precision == "float64" else torch.float32)
+
+
+def _dnformer(config: RunConfig, graph: Sizes) -> NodeModel:
+    model = config.model
+    return DNFormer(
+        graph.num_features,
+        model.hidden,
+        graph.num_classes,
+        model.layers,
+        model.heads,
+        dropout=model.dropout,
+        attention_dropout=model.attention_dropout,
+        attention=model.attention,
+        lam=model.lam,
+        lambda_width=model.lambda_width,
+        lambda_init=model.lambda_init,
+        lambda_bound=model.lambda_bound,
+        norm=model.norm,
+        ffn_expansion=model.ffn_expansion,
+        activation=model.activation,
+        head_norm=model.head_norm,
+        self_loops=model.self_loops,
+        edge_channels=graph.num_edge_features if model.edge_bias else 0,
+        input_dropout=model.input_dropout,
+        input_norm=model.input_norm,
+        activation_checkpointing=config.train.activation_checkpointing,
+    )
+
+
+def _of_zoo(config: RunConfig, graph: Sizes) -> NodeModel:
+    model = config.model
+    shared = Shared(
+        graph.num_features,
+        graph.num_classes,
+        hidden=model.hidden,
+        layers=model.layers,
+        heads=model.heads,
+        dropout=model.dropout,
+        activation=model.activation,
+        input_dropout=model.input_dropout,
+        input_norm=model.input_norm,
+    )
+    return ZOO[model.name](shared, model.options)
 
 
 def build_state(config: RunConfig, graph: Graph, device: torch.device) -> TrainState:
     """Where a run begins."""
     model = build_model(config, graph).to(device)
-    if config.train.compile:
+    if config.train.compile and isinstance(model, DNFormer):
         model.compile_blocks()
     optim = Optim(model, config.optim, precision=config.train.precision, device=device)
     return TrainState(model, optim)
@@ -143,15 +168,21 @@ def build_parts(config: RunConfig, graph: Graph, group: Group) -> Parts:
     features = _open_features(config, graph, seeds, group.device)
     state = build_state(config, graph, group.device)
     evaluator = Evaluator(
-        cast(DNFormer, state.model),
+        cast(NodeModel, state.model),
         graph,
         group,
         objective=objective,
-        loader=config.loader if config.eval.mode == "sampled" else None,
+        loader=_every_hop(config) if config.eval.mode == "sampled" else None,
         seed=config.seed,
         features=features,
     )
     return Parts(state, objective, seeds, features, evaluator)
+
+
+def _every_hop(config: RunConfig) -> LoaderConfig:
+    """The loader's section, with a fan-out for each of the model's hops."""
+    loader = config.loader
+    return loader.model_copy(update={"num_neighbors": loader.fan_out(config.model.layers)})
 
 
 def _open_features(
@@ -166,15 +197,16 @@ def _open_features(
 
 def build_loader(config: RunConfig, graph: Graph, parts: Parts, device: torch.device) -> Loader:
     """The training loader of a run, whose batches go to `device`."""
-    nodes, loader = parts.seeds.nodes, config.loader
+    nodes, loader, model = parts.seeds.nodes, config.loader, cast(NodeModel, parts.state.model)
     if loader.kind == "full":
-        return FullLoader(graph, nodes, seed=config.seed, sparse=DNFormer.sparse_input)
+        return FullLoader(graph, nodes, seed=config.seed, sparse=model.sparse_input)
     return NeighborLoader(
         graph, nodes, num_neighbors=loader.fan_out(config.model.layers),
         batch_size=loader.batch_size, seed=config.seed, sampler=loader.sampler,
         sampling=loader.sampling, replace=loader.replace, temporal=loader.temporal,
-        sparse=DNFormer.sparse_input, raw=device.type == "cuda", threads=loader.threads,
-        prefetch=loader.prefetch, features=parts.features, device=device,
+        sparse=model.sparse_input, raw=device.type == "cuda", threads=loader.threads,
+        prefetch=loader.prefetch, degrees=model.uses_degrees, features=parts.features,
+        device=device,
     )  # fmt: skip
 
 

@@ -9,9 +9,10 @@ from torch import Tensor
 from dnformer.config import LoaderConfig
 from dnformer.data.graph import Graph
 from dnformer.group import Group
-from dnformer.inference import evaluating, exact_embeddings
+from dnformer.inference import evaluating
+from dnformer.inference.outputs import ExactOutputs
 from dnformer.loader import Cached, NeighborLoader
-from dnformer.nn import DNFormer
+from dnformer.nn.node_model import NodeModel
 from dnformer.training.loop import seed_logits
 from dnformer.training.loss_weights import target_of
 from dnformer.training.objectives import Objective
@@ -30,7 +31,7 @@ class Evaluator:
         graph: with its splits.
         group: this worker and the others.
         objective: what is measured.
-        loader: fan-out and batch size of sampled evaluation; None: every neighbour.
+        loader: fan-out of each hop and batch size of sampled evaluation; None: every neighbour.
         seed: of the draws, which are the same at each call.
         features: where dense features come from.
 
@@ -40,7 +41,7 @@ class Evaluator:
 
     def __init__(
         self,
-        model: DNFormer,
+        model: NodeModel,
         graph: Graph,
         group: Group,
         *,
@@ -52,6 +53,8 @@ class Evaluator:
         self._model, self._graph, self._group = model, graph, group
         self.objective, self._loader, self._seed = objective, loader, seed
         self._features = features
+        source = features.source if features else None
+        self._outputs = ExactOutputs(model, graph, group, source)
 
     @torch.no_grad()
     def __call__(self, splits: Sequence[str]) -> Metrics:
@@ -64,23 +67,21 @@ class Evaluator:
             return {name: self._sampled(of, self._loader) for name, of in nodes.items()}
 
     def _exact(self, nodes: dict[str, Tensor]) -> Metrics:
-        source = self._features.source if self._features else None
-        outputs = exact_embeddings(
-            self._model, self._graph, self._group, list(nodes.values()), source=source
-        )
+        outputs = self._outputs(list(nodes.values()))
         return {
-            name: self.objective.evaluate(self._model.classify(h).cpu(), target_of(self._graph, of))
-            for (name, of), h in zip(nodes.items(), outputs, strict=True)
+            name: self.objective.evaluate(logits, target_of(self._graph, of))
+            for (name, of), logits in zip(nodes.items(), outputs, strict=True)
         }
 
     def _sampled(self, nodes: Tensor, options: LoaderConfig) -> dict[str, float]:
         loader = NeighborLoader(
-            self._graph, nodes, num_neighbors=options.fan_out(len(self._model.blocks)),
+            self._graph, nodes, num_neighbors=options.num_neighbors,
             batch_size=options.batch_size, seed=self._seed, shuffle=False, stream="val",
             sampler=options.sampler, sampling=options.sampling, replace=options.replace,
             temporal=options.temporal, sparse=self._model.sparse_input,
             raw=self._group.device.type == "cuda", threads=options.threads,
-            prefetch=options.prefetch, features=self._features, device=self._group.device,
+            prefetch=options.prefetch, degrees=self._model.uses_degrees, features=self._features,
+            device=self._group.device,
         )  # fmt: skip
         dtype, y = next(self._model.parameters()).dtype, target_of(self._graph, nodes)
         nothing = self.objective.kept(

@@ -82,14 +82,17 @@ def seeded(key: int, device: torch.device) -> Iterator[None]:
 def seed_logits(model: nn.Module, batch: Data, dtype: torch.dtype) -> Tensor:
     """The model's output for the seeds of a batch, `[S, K]`.
 
-    A model with `edge_channels` is given the edges' attributes.
+    A model with `edge_channels` is given the edges' attributes, one that `uses_degrees` the nodes'
+    degrees, where the batch has them.
     """
+    degree = {"degree": batch.degree} if "degree" in batch else {}
     out = model(
         decode(batch, dtype),
         batch.edge_index,
         batch.get("num_sampled_nodes"),
         batch.get("num_sampled_edges"),
         batch.edge_attr.to(dtype) if model.edge_channels else None,
+        **degree,
     )
     logits: Tensor = out[batch.seed_rows]
     return logits

@@ -8,7 +8,7 @@ import numpy as np
 import yaml
 
 from dnformer import storage
-from dnformer.config import DataConfig, RunConfig, TuneConfig
+from dnformer.config import RunConfig, TuneConfig
 from dnformer.parsing import leaves, put
 from dnformer.training.run import read_run
 from dnformer.tuning.proposals import coded, distribution, quiet
@@ -56,8 +56,7 @@ def best_config(config: RunConfig, trial: Trial) -> RunConfig:
 
 def changed(config: RunConfig) -> dict[str, Any]:
     """What a YAML file of `config` has: what differs from the defaults, and what decides bits."""
-    plain = RunConfig(name=config.name, data=DataConfig(uri=config.data.uri))
-    defaults = {leaf.path: leaf.value for leaf in leaves(plain)}
+    defaults = config.defaults()
     values: dict[str, Any] = {"name": config.name}
     for leaf in leaves(config):
         required = leaf.path in ("name", "data.uri", *_ALWAYS)

@@ -25,6 +25,7 @@ _FIXED = {
     "name": "each trial has its own",
     "data.label": "trials that learn different labels cannot be compared",
     "train.monitor": "it is what trials are compared by",
+    "model.name": "each model has options of its own; tune one at a time",
 }
 _EPOCHS = ("train.epochs", "train.stop_after")
 # what pbt may change in the middle of a run beside optim: no shape of a weight, no data
@@ -99,6 +100,7 @@ class Space:
     dimensions: tuple[Dimension, ...]
 
     def __init__(self, base: RunConfig) -> None:
+        self._base = base
         self._plain = {key: value for key, value in base.dump().items() if key != "tune"}
         entries = base.tune.space
         if not entries:
@@ -220,8 +222,12 @@ class Space:
         except ValidationError as error:
             if any(item["loc"][: len(parts)] == parts for item in error.errors()):
                 parse(RunConfig, values, name="tune.space")
-            field = TypeAdapter(_annotation(path))
-            return field.dump_python(field.validate_python(value), mode="json")
+            field = TypeAdapter(_annotation(path, self._base))
+            try:
+                return field.dump_python(field.validate_python(value), mode="json")
+            except ValidationError:
+                # an option of a model is told with all of them
+                parse(RunConfig, values, name="tune.space")
         return next(leaf.value for leaf in leaves(config) if leaf.path == path)
 
 
@@ -273,14 +279,14 @@ def _nearest(path: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
 
 
-def _annotation(path: str) -> Any:
+def _annotation(path: str, base: RunConfig) -> Any:
     """The type of a field, with its bounds."""
-    annotation: Any = RunConfig
+    value: Any = base
     for part in path.split("."):
-        fields = annotation.model_fields.items()
-        field = next(field for name, field in fields if (field.alias or name) == part)
-        annotation = field.rebuild_annotation()
-    return annotation
+        fields = type(value).model_fields.items()
+        name, field = next(item for item in fields if (item[1].alias or item[0]) == part)
+        value = getattr(value, name)
+    return field.rebuild_annotation()
 
 
 def _conditions_first(dimensions: dict[str, Dimension]) -> Iterator[Dimension]:

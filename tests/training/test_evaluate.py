@@ -35,7 +35,7 @@ def evaluator_of(
     model: DNFormer, graph: Graph, fan_out: int | None, group: Group | None = None
 ) -> Evaluator:
     """A sampled one, or an exact one where `fan_out` is None."""
-    loader = None if fan_out is None else LoaderConfig(num_neighbors=[fan_out], batch_size=1)
+    loader = None if fan_out is None else LoaderConfig(num_neighbors=[fan_out] * 2, batch_size=1)
     objective = objective_for(graph, LossConfig())
     return Evaluator(model, graph, group or Group(), objective=objective, loader=loader, seed=3)
 

@@ -75,7 +75,7 @@ def test_sampled_evaluation_draws_as_its_config_says(make_graph, draws, same):
     weightless = make_graph(EDGES, **values)
     bare = make_graph([], **(values | {"edge_columns": EdgeColumns()}), num_nodes=60)
     torch.manual_seed(0)
-    options = LoaderConfig(num_neighbors=[5], batch_size=7, **draws)
+    options = LoaderConfig(num_neighbors=[5, 5], batch_size=7, **draws)
     model, found = DNFormer(4, 8, 3, 2, 2).double(), []
     for graph, mode in ((weightless, "sampled"), (bare, "exact")):
         evaluator = Evaluator(
