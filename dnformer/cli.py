@@ -21,6 +21,7 @@ from dnformer.cli_common import Json, say, split_value, waiting
 from dnformer.cli_doctor import doctor
 from dnformer.cli_export import export
 from dnformer.cli_ingest import ingest
+from dnformer.cli_predict import predict
 from dnformer.cli_reproduce import reproduce
 from dnformer.cli_storage import StorageOptions, configure_storage
 from dnformer.cli_submit import list_jobs, logs, status, stop, submit
@@ -109,6 +110,7 @@ app.command()(tune)
 app.command()(reproduce)
 app.command()(evaluate)
 app.command()(export)
+app.command()(predict)
 app.command()(doctor)
 app.command()(status)
 app.command()(logs)

@@ -199,13 +199,14 @@ class Layers(NamedTuple):
         """
         edges = _edges_into(self.graph, nodes, like=like, attributes=self.model.edge_channels > 0)
         if self.base is not None:
-            row = torch.from_numpy(self._at(edges.topology.row.cpu().numpy())).to(like.device)
+            row = torch.from_numpy(self.at(edges.topology.row.cpu().numpy())).to(like.device)
             edges = edges._replace(topology=edges.topology._replace(row=row))
-        return self.model.with_self_loops(edges, torch.from_numpy(self._at(nodes)).to(like.device))
+        return self.model.with_self_loops(edges, torch.from_numpy(self.at(nodes)).to(like.device))
 
-    def _at(self, nodes: Array) -> Array:
-        """The rows of `nodes`."""
-        return nodes if self.base is None else np.searchsorted(self.base, nodes)
+    def at(self, nodes: Nodes) -> Array:
+        """The rows of `nodes` in a layer."""
+        ids = _ids(nodes)
+        return ids if self.base is None else np.searchsorted(self.base, ids)
 
     def _outputs(
         self,
@@ -219,12 +220,17 @@ class Layers(NamedTuple):
 
         def prepare(part: slice) -> tuple[slice, Tensor, Edges]:
             ids = _ids(nodes[part])
-            return part, torch.from_numpy(self._at(ids)).to(h.device), self.edges(ids, like=h)
+            return part, torch.from_numpy(self.at(ids)).to(h.device), self.edges(ids, like=h)
 
         parts = share(destination_ranges(self.graph.store.colptr, nodes, self.limits))
         for number, (part, at, edges) in enumerate(in_threads(prepare, parts, 1)):
             yield part, at, block.attend_some(h[at], projected, *edges)
-            self._step(number, len(at) + edges.topology.num_edges)
+            self._step(number, self._size(nodes[part]))
+
+    def _size(self, nodes: Nodes) -> int:
+        """Nodes, and edges of the graph that end in them."""
+        ids, colptr = _ids(nodes), self.graph.store.colptr
+        return len(ids) + int((colptr[ids + 1] - colptr[ids]).sum())
 
     def _share(self, parts: Iterable[slice]) -> Iterator[slice]:
         return islice(parts, self.group.rank, None, self.group.world_size)
