@@ -23,6 +23,7 @@ from dnformer.cli_export import export
 from dnformer.cli_ingest import ingest
 from dnformer.cli_predict import predict
 from dnformer.cli_reproduce import reproduce
+from dnformer.cli_runs import runs
 from dnformer.cli_storage import StorageOptions, configure_storage
 from dnformer.cli_submit import list_jobs, logs, status, stop, submit
 from dnformer.cli_train import evaluate, train
@@ -109,8 +110,8 @@ app.command()(train)
 app.command()(tune)
 app.command()(reproduce)
 app.command()(evaluate)
-app.command()(export)
 app.command()(predict)
+app.command()(export)
 app.command()(doctor)
 app.command()(status)
 app.command()(logs)
@@ -119,6 +120,7 @@ app.command("list")(list_jobs)
 
 app.add_typer(submit, name="submit")
 app.add_typer(bench, name="bench")
+app.add_typer(runs, name="runs")
 app.add_typer(cache, name="cache")
 
 

@@ -348,6 +348,21 @@ def read_run(uri: str) -> tuple[RunConfig, str]:
     return parse(RunConfig, stored.config, name=f"{uri}/{_RUN}"), stored.fingerprint
 
 
+def holder(uri: str) -> str | None:
+    """Who writes in the folder of a run or search now; None where nobody on this host does."""
+    last = _read(storage.join(uri, _ATTEMPT), _AttemptFile)
+    who = "another process" if last is None else f"host {last.host}, pid {last.pid}"
+    if not storage.is_local(uri):
+        return who if last is not None and _is_alive(last) else None
+    if not storage.exists(storage.join(uri, LOCK)):
+        return None
+    try:
+        locked(uri).release()
+    except Timeout:
+        return who
+    return None
+
+
 def portable(config: RunConfig) -> dict[str, Any]:
     """Plain values of `config` that mean the same in another process: absolute URIs."""
     values = config.dump()

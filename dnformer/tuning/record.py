@@ -126,7 +126,7 @@ class Record:
         )
         self._refuse_others(first, stored.fingerprint)
         for event in _read_events(storage.join(self.uri, _EVENTS)):
-            self._take(event)
+            self.replay(event)
 
     def _refuse_run(self, *, known: bool) -> None:
         found = set(storage.list_names(self.uri)) - {LOCK}
@@ -190,9 +190,14 @@ class Record:
             raise CheckpointError(
                 f"{self.uri}: another start of the search has gone on with it; this one stops here"
             )
-        self._take(event)
+        self.replay(event)
 
-    def _take(self, event: Event) -> None:
+    def replay(self, event: Event) -> None:
+        """Takes an event that is written already.
+
+        Raises:
+            CheckpointError: it does not follow from those before.
+        """
         self.events.append(event)
         if event.kind == "begin":
             if event.trial != len(self._trials) or event.params is None:
@@ -223,6 +228,23 @@ class Record:
         sink = pa.BufferOutputStream()
         pq.write_table(pa.table(columns), sink)
         storage.write_bytes(storage.join(self.uri, _TABLE), sink.getvalue().to_pybytes())
+
+
+def read_search(uri: str) -> Record:
+    """The record of the search at `uri` to read from, also while another process writes it.
+
+    Raises:
+        CheckpointError: there is no search, or it is damaged.
+    """
+    name = storage.join(uri, _SEARCH)
+    stored = parsed(name, storage.read_if_exists(name), _SearchFile)
+    if stored is None:
+        raise CheckpointError(f"{uri}: no search here ({_SEARCH} is missing)")
+    record = Record(parse(RunConfig, stored.config, name=name), stored.fingerprint)
+    record.uri = uri
+    for event in _read_events(storage.join(uri, _EVENTS)):
+        record.replay(event)
+    return record
 
 
 def row_of(trial: Trial) -> dict[str, Any]:
