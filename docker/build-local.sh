@@ -10,16 +10,18 @@ mirror=${MIRROR:-http://deb.debian.org/debian}
 place=$PWD/cache/image
 base=localhost/dnformer-base:bookworm
 image=localhost/dnformer:$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
-# vfs and chroot work inside containers, too
-export STORAGE_DRIVER=vfs BUILDAH_ISOLATION=chroot
+# works inside containers, too
+export BUILDAH_ISOLATION=chroot
 mkdir -p "$place"
-scratch=$(mktemp -d "$place/build.XXXXXX")
+scratch=$(mktemp -d)
 container=
 leave() {
     [ -z "$container" ] || storage rm "$container" >/dev/null
     rm -rf "$scratch"
 }
 trap leave EXIT
+
+fail() { echo "docker/build-local.sh: $*" >&2; exit 1; }
 
 storage() { buildah --root "$place/store" --runroot "$place/run" "$@"; }
 
@@ -38,7 +40,7 @@ make_base() {
 
 # The value of one of pip's settings, from its files and its environment, which counts more.
 setting() {
-    python3 -m pip config list | sort | sed -n "s/^[^=]*\.$1='\(.*\)'\$/\1/p" | head -n 1
+    { python3 -m pip config list || true; } | sort | sed -n "s/^[^=]*\.$1='\(.*\)'\$/\1/p" | head -n 1
 }
 
 # pip's settings for the build, and the folders and files that they name: `options` for buildah.
@@ -63,26 +65,48 @@ take_pip_settings() {
     [ -z "$value" ] || options+=(--volume "$value:/etc/ssl/certs/ca-certificates.crt:ro")
 }
 
-# Runs a command in the image as a user, in a container that stays.
+# Runs a command in the container as a user.
 inside() {
     local user=$1
     shift
     storage run --user "$user" --volume "$PWD/jobs:/work/jobs:ro" "$container" -- "$@"
 }
 
-storage images --quiet "$base" >/dev/null 2>&1 || make_base
+# What is installed, but not by a version of constraints.txt.
+unpinned() {
+    # one spelling of names; torch's build is the index's affair
+    inside 1000 pip list --format=freeze | sed 's/+.*//; s/_/-/g' | tr '[:upper:]' '[:lower:]' \
+        | grep -vE '^(dnformer|pip)==' | grep -vxFf <(sed 's/_/-/g' constraints.txt | tr '[:upper:]' '[:lower:]')
+}
+
+# What an image is for, in a new container by a user that is not root: `make demo`.
+try_as() {
+    local user=$1 kernels
+    container=$(storage from "$image")
+    echo "user $user: $(inside "$user" id)"
+    inside "$user" python /opt/dnformer/health.py
+    kernels=$(inside "$user" find /cache/numba -type f)
+    inside "$user" dnformer ingest synthetic:sbm --nodes 10000 --out cache/demo
+    inside "$user" dnformer train jobs/configs/demo.yaml --fresh
+    [ "$kernels" = "$(inside "$user" find /cache/numba -type f)" ] || fail "the demo had to compile kernels"
+    ! unpinned || fail "constraints.txt does not pin these"
+    storage rm "$container" >/dev/null
+    container=
+}
+
+[ "$(id -u)" = 0 ] || fail "run it as root: it makes a base image with debootstrap"
+for tool in buildah debootstrap; do command -v "$tool" >/dev/null || fail "install $tool"; done
+storage inspect --type image "$base" >/dev/null 2>&1 || make_base
 take_pip_settings
 SECONDS=0
-# vfs keeps a whole copy for each layer; HEALTHCHECK is no part of OCI's format
-storage build --layers=false --format docker --file docker/Dockerfile --target cpu --tag "$image" \
-    --build-arg BASE_IMAGE="$base" --build-arg REVISION="$(git describe --always --dirty --abbrev=40)" "${options[@]}" "$@" .
+# a layer for each step would be kept as a whole where the file system has no overlays; OCI's format knows no HEALTHCHECK
+storage build --layers=false --force-rm --format docker --file docker/Dockerfile --target cpu --tag "$image" \
+    --build-arg BASE_IMAGE="$base" --build-arg REVISION="$(git describe --always --dirty --abbrev=40)" \
+    "${options[@]}" "$@" .
 built_s=$SECONDS
-
-container=$(storage from "$image")
-user=$(storage config --help >/dev/null && storage inspect --format '{{.Docker.Config.User}}' "$image")
-echo "the image's user: $user, $(inside "$user" whoami)"
-inside "$user" python /opt/dnformer/health.py
-kernels=$(inside "$user" bash -c 'ls /cache/numba/* | wc -l')
-inside "$user" dnformer ingest synthetic:sbm --nodes 10000 --out cache/demo
-inside "$user" dnformer train jobs/configs/demo.yaml --fresh
-echo "built in $built_s s; $(storage images --format '{{.Size}}' "$image")"
+own=$(storage inspect --type image --format '{{.Docker.Config.User}}' "$image")
+[ "${own%%:*}" -gt 0 ] || fail "the image's user is root"
+try_as "$own"
+# an id that has no name in the image, as some clusters give
+try_as 4321:4321
+echo "built in $built_s s, $(storage images --format '{{.Size}}' "$image"): $image"
