@@ -11,16 +11,25 @@ from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from dnformer.report.page import Page
 
+_PACKAGE = "dnformer.report"
 
-def render(page: Page) -> str:
-    """The page's HTML."""
+
+def render(page: Page, *, own: str | None = None) -> str:
+    """The page's HTML.
+
+    Args:
+        page: what it shows.
+        own: a package with further kinds of blocks: its `templates/` has their HTML, and `own.css`
+            and `own.js` for them; None: only those of reports.
+    """
+    packages = [_PACKAGE] if own is None else [_PACKAGE, own]
     environment = Environment(
-        loader=PackageLoader("dnformer.report"),
+        loader=ChoiceLoader([PackageLoader(package) for package in packages]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -32,11 +41,15 @@ def render(page: Page) -> str:
         # imported here: it takes a third of a second
         from plotly.offline import get_plotlyjs
 
-        scripts = [get_plotlyjs(), _file("page.js")]
+        scripts = [get_plotlyjs(), _file(_PACKAGE, "page.js")]
+    style = _file(_PACKAGE, "page.css")
+    if own is not None:
+        scripts.append(_file(own, "own.js"))
+        style += _file(own, "own.css")
     return environment.get_template("page.html").render(
         page=page,
         sections=[section for section in page.sections if section.blocks],
-        style=Markup(_file("page.css")),
+        style=Markup(style),
         scripts=[Markup(_inline(script)) for script in scripts],
         hashes=[_hash(_inline(script)) for script in scripts],
         numbers=Markup(_json(page.numbers())),
@@ -45,8 +58,8 @@ def render(page: Page) -> str:
     )
 
 
-def _file(name: str) -> str:
-    return files("dnformer.report").joinpath("templates", name).read_text(encoding="utf-8")
+def _file(package: str, name: str) -> str:
+    return files(package).joinpath("templates", name).read_text(encoding="utf-8")
 
 
 def _inline(script: str) -> str:
