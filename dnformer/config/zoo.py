@@ -82,8 +82,8 @@ class STAGNNOptions(ModelOptions):
     combine: Literal["concat", "sum"] = Field(
         "concat", description="heads: concatenated and mapped to classes, or added up"
     )
-    global_term: float = Field(
-        0.0, ge=0, description="weight of attention over all nodes of the graph; 0: none"
+    global_term: bool = Field(
+        False, description="adds attention to all nodes, with a weight that is learned from 1 on"
     )
 
 
@@ -167,4 +167,9 @@ OPTIONS: dict[str, type[ModelOptions]] = {
     "appnp": APPNPOptions,
     "sgc": SGCOptions,
     "stagnn": STAGNNOptions,
+    "nodeformer": NodeFormerOptions,
+    "sgformer": SGFormerOptions,
+    "polynormer": PolynormerOptions,
+    "dualformer": DUALFormerOptions,
+    "difftransformer": DiffTransformerOptions,
 }

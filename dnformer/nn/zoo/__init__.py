@@ -4,12 +4,22 @@
 """
 
 from dnformer.nn.node_model import NodeModel
+from dnformer.nn.zoo.appnp import APPNP
+from dnformer.nn.zoo.gat import GAT
 from dnformer.nn.zoo.gcn import GCN
+from dnformer.nn.zoo.sage import SAGE
+from dnformer.nn.zoo.sgc import SGC
 from dnformer.nn.zoo.shared import Shared, ZooModel
+from dnformer.nn.zoo.stagnn import STAGNN
 
-__all__ = ["GCN", "ZOO", "Shared", "ZooModel"]
+__all__ = ["APPNP", "GAT", "GCN", "SAGE", "SGC", "STAGNN", "ZOO", "Shared", "ZooModel"]
 
 # by `model.name`
 ZOO: dict[str, type[NodeModel]] = {
     "gcn": GCN,
+    "gat": GAT,
+    "sage": SAGE,
+    "appnp": APPNP,
+    "sgc": SGC,
+    "stagnn": STAGNN,
 }

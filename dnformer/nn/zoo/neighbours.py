@@ -50,6 +50,10 @@ class Neighbours(NamedTuple):
         found = self.sum_of_batch(h)
         return found / counts.to(found.dtype)
 
+    def mean_with_itself(self, h: Tensor) -> Tensor:
+        """(D + I)^-1 (A + I) h, the mean over a node's neighbours and itself."""
+        return (self.sum(h) + h) / (self.degree + 1).to(h.dtype)
+
     def gcn(self, h: Tensor) -> Tensor:
         """(D + I)^-1/2 (A + I) (D + I)^-1/2 h, as in Kipf and Welling's GCN."""
         root = (self.degree + 1).rsqrt().to(h.dtype)
