@@ -17,11 +17,12 @@ from dnformer import config as configs
 from dnformer import parsing
 from dnformer.cli_bench import bench
 from dnformer.cli_cache import cache
-from dnformer.cli_common import Json, say, split_value, waiting
+from dnformer.cli_common import Ended, Json, say, split_value, waiting, with_quiet
 from dnformer.cli_doctor import doctor
 from dnformer.cli_export import export
 from dnformer.cli_ingest import ingest
 from dnformer.cli_predict import predict
+from dnformer.cli_report import report
 from dnformer.cli_reproduce import reproduce
 from dnformer.cli_runs import runs
 from dnformer.cli_storage import StorageOptions, configure_storage
@@ -33,7 +34,6 @@ from dnformer.errors import DNFormerError
 app = typer.Typer(
     name="dnformer",
     help="Trains differential-attention graph transformers on graphs of any size.",
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -50,6 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = app(arguments or ["--help"], standalone_mode=False)
     except DNFormerError as error:
         _fail(str(error), error.exit_code)
+    except Ended as ended:
+        say(str(ended))
+        sys.exit(ended.code)
     except typer.Abort:
         _fail("stopped", 130)
     except typer.TyperException as error:
@@ -110,6 +113,7 @@ app.command()(train)
 app.command()(tune)
 app.command()(reproduce)
 app.command()(evaluate)
+app.command()(report)
 app.command()(predict)
 app.command()(export)
 app.command()(doctor)
@@ -122,6 +126,11 @@ app.add_typer(submit, name="submit")
 app.add_typer(bench, name="bench")
 app.add_typer(runs, name="runs")
 app.add_typer(cache, name="cache")
+
+for group in (app, *(info.typer_instance for info in app.registered_groups)):
+    for each in group.registered_commands if group else ():
+        assert each.callback is not None
+        each.callback = with_quiet(each.callback)
 
 
 if __name__ == "__main__":

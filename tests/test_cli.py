@@ -63,8 +63,8 @@ def test_help_lists_what_is_there(run):
     assert result.returncode == 0
     listed = result.stdout.split("Commands:")[1].splitlines()
     assert [line.split()[0] for line in listed if line] == [
-        "ingest", "describe", "train", "tune", "reproduce", "evaluate", "predict", "export", "doctor",
-        "status", "logs", "stop", "list", "submit", "bench", "runs", "cache",
+        "ingest", "describe", "train", "tune", "reproduce", "evaluate", "report", "predict", "export",
+        "doctor", "status", "logs", "stop", "list", "submit", "bench", "runs", "cache",
     ]  # fmt: skip
 
 

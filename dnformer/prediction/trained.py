@@ -31,6 +31,7 @@ class Trained(NamedTuple):
         weights: the best ones, by name.
         fingerprint: hash of the weights, 64 hex digits.
         finished: whether the run has come to its end.
+        versions: of the libraries that it trained with, as it noted them.
     """
 
     run: str
@@ -41,6 +42,7 @@ class Trained(NamedTuple):
     weights: dict[str, Tensor]
     fingerprint: str
     finished: bool
+    versions: dict[str, str]
 
     @property
     def layerwise(self) -> bool:
@@ -122,6 +124,7 @@ def open_trained(run: str, reached: StorageConfig) -> Trained:
         weights=weights,
         fingerprint=fingerprint_of(weights),
         finished=read_result(uri) is not None,
+        versions=document.meta.versions,
     )
 
 

@@ -51,10 +51,8 @@
         id,
         coloured(figure.data, ""),
         styled(coloured(figure.layout, ""), narrow),
-        {
-          responsive: true, displaylogo: false, displayModeBar: narrow ? false : "hover",
-          modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"],
-        },
+        // no buttons: what they do is done by dragging, and one of them would send the data away
+        { responsive: true, displayModeBar: false },
       );
     }
   }
