@@ -4,7 +4,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -62,7 +62,7 @@ def time_steps(
     """
     train = config.train.model_copy(update={"compile": False})
     state = build_state(config.model_copy(update={"train": train}), graph, device)
-    loader = _loader(config, cast(NodeModel, state.model), graph, seeds, device)
+    loader = _loader(config, state.model, graph, seeds, device)
     batches = loader.draws(itertools.cycle(range(len(loader))))
     saved = _saved_bytes(lambda: _step(state, next(batches), device))
     nodes = edges = count = 0
@@ -123,7 +123,7 @@ def _saved_bytes(action: Callable[[], None]) -> int:
 
 def time_exact(config: RunConfig, graph: Graph, device: torch.device) -> float:
     """Seconds of the model's exact outputs for all nodes of a graph, kernels compiled before."""
-    model = cast(NodeModel, build_state(config, graph, device).model)
+    model = build_state(config, graph, device).model
     outputs = ExactOutputs(model, graph, Group(device=device))
     for _ in range(2):
         begin = time.perf_counter()

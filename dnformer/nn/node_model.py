@@ -17,12 +17,22 @@ class NodeModel(nn.Module):
         whole_graph: it is defined on the whole graph only.
         uses_degrees: it weights edges by the nodes' degrees, so a sampled batch has to bring them.
         edge_channels: A of the edge attributes that it takes; 0: it takes none.
+        extra_loss: what the last forward pass in training adds to the mean loss of a seed, 0-d;
+            None: nothing.
     """
 
     sparse_input: ClassVar[bool] = False
     whole_graph: ClassVar[bool] = False
     uses_degrees: ClassVar[bool] = False
     edge_channels: int = 0
+    extra_loss: Tensor | None = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Training says which epoch begins, from 0; it is the same to most models.
+
+        Parameters that an epoch does not train may stop to require gradients: the optimizer then
+        passes over them, weight decay included.
+        """
 
     @abstractmethod
     def forward(

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -168,7 +168,7 @@ def build_parts(config: RunConfig, graph: Graph, group: Group) -> Parts:
     features = _open_features(config, graph, seeds, group.device)
     state = build_state(config, graph, group.device)
     evaluator = Evaluator(
-        cast(NodeModel, state.model),
+        state.model,
         graph,
         group,
         objective=objective,
@@ -197,7 +197,7 @@ def _open_features(
 
 def build_loader(config: RunConfig, graph: Graph, parts: Parts, device: torch.device) -> Loader:
     """The training loader of a run, whose batches go to `device`."""
-    nodes, loader, model = parts.seeds.nodes, config.loader, cast(NodeModel, parts.state.model)
+    nodes, loader, model = parts.seeds.nodes, config.loader, parts.state.model
     if loader.kind == "full":
         return FullLoader(graph, nodes, seed=config.seed, sparse=model.sparse_input)
     return NeighborLoader(

@@ -182,6 +182,7 @@ class Loop:
         state.recent = state.recent or self._zeros()
         span, self._span = self._new_span(state.totals), self._new_span(state.recent)
         self._loader.set_epoch(state.epoch)
+        state.model.set_epoch(state.epoch)
         state.model.train()
         steps = range(state.step, self.steps_per_epoch)
         batches = self._loader.draws(index for step in steps for index in self._mine(step))
@@ -241,7 +242,10 @@ class Loop:
                 logits = seed_logits(self.state.model, batch, self._dtype).to(self._dtype)
                 target = batch.y[batch.seed_rows]
                 weights = self._device_weights[batch.input_id]
-                loss = self._objective.loss(logits, target, weights) / weight
+                loss = self._objective.loss(logits, target, weights)
+                if self.state.model.extra_loss is not None:
+                    loss = loss + self.state.model.extra_loss * weights.sum()
+                loss = loss / weight
             with self._stages.timed("backward"):
                 optim.backward(loss)
         counts = self._objective.count(logits.detach(), target).to(self._dtype)
@@ -252,7 +256,7 @@ class Loop:
         """Sums gradients and `sums` over the group, in one call; the sums as numbers."""
         with self._stages.timed("reduce"):
             for parameter in self._parameters:
-                if parameter.grad is None:
+                if parameter.grad is None and parameter.requires_grad:
                     parameter.grad = torch.zeros_like(parameter)
             if self._group.world_size > 1:
                 tensors = [*(p.grad for p in self._parameters if p.grad is not None), sums]

@@ -168,8 +168,9 @@ class Optim:
         self._restore_scaler(plain.scaler)
 
     def _restore_slots(self, slots: Mapping[str, Tensor]) -> None:
-        # none at all before the first step
-        names = self._named if slots else {}
+        # none of a parameter that no step has trained yet
+        begun = {name.rpartition(".")[0] for name in slots}
+        names = [name for name in self._named if name in begun]
         shapes = {
             f"{name}.{slot}": () if slot == "step" else self._named[name].shape
             for name in names

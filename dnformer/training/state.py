@@ -8,6 +8,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dnformer.errors import CheckpointError, ConfigError
+from dnformer.nn.node_model import NodeModel
 from dnformer.parsing import Section, parse
 from dnformer.training.checkpoints import Snapshot
 from dnformer.training.optim import Optim
@@ -51,7 +52,7 @@ class TrainState:
         seconds: time spent so far, over all attempts.
     """
 
-    model: nn.Module
+    model: NodeModel
     optim: Optim
     epoch: int = 0
     step: int = 0

@@ -13,6 +13,7 @@ from dnformer.config import CheckpointConfig, EvalConfig, OptimConfig, TrainConf
 from dnformer.driver import Driver
 from dnformer.errors import Stopped, TrainError
 from dnformer.group import Group
+from dnformer.nn.node_model import NodeModel
 from dnformer.training.guards import Trouble
 from dnformer.training.loop import Hooks, Loop, Settings, seeded
 from dnformer.training.objectives import ClassObjective
@@ -58,10 +59,8 @@ class Rows:
             )
 
 
-class Net(nn.Module):
+class Net(NodeModel):
     """A linear model in the shape of a graph model; `middle` may be any module."""
-
-    edge_channels = 0
 
     def __init__(self, middle: nn.Module) -> None:
         super().__init__()
