@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from dnformer.cli_common import Json, say, waiting
+from dnformer.cli_common import Json, RunFolder, say, waiting
 from dnformer.cli_storage import StorageOptions, configure_storage
 
 
 def export(
-    run: Annotated[str, typer.Argument(help="Folder of a run: STORAGE_PATH/NAME.")],
+    run: RunFolder,
     out: Annotated[str, typer.Option(metavar="DIR", help="Folder to write, local or a URI.")],
     program: Annotated[
         bool, typer.Option("--program", help="Write model.pt2 too, for torch.export.load.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dnformer import parsing
 from dnformer.cli_common import Json, Settings, read_text, say, split_value, waiting
@@ -230,7 +230,7 @@ def _progress(text: str) -> Iterator[Callable[["Stage"], None]]:
         return
     columns = (
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[line]}"),
-        TimeElapsedColumn(),
+        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
     )  # fmt: skip
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         tasks: dict[int, Any] = {}

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dnformer import parsing
-from dnformer.cli_common import Json, Settings, read_text, say, waiting
+from dnformer.cli_common import Ended, Json, Settings, read_text, say, waiting
 from dnformer.cli_storage import StorageOptions, configure_storage
 
 if TYPE_CHECKING:
@@ -67,7 +67,6 @@ def predict(  # noqa: PLR0913 - one parameter an option
     ] = None,
     settings: Settings = None,
     storage_options: StorageOptions = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing while it goes on.")] = False,
     as_json: Json = False,
 ) -> None:
     """Write what a run's best model says of each node; the same command goes on if it stopped."""
@@ -80,11 +79,12 @@ def predict(  # noqa: PLR0913 - one parameter an option
     parsed = parsing.parse(PredictConfig, values, name="predict")
     begin = time.perf_counter()
     try:
-        with _progress(quiet=quiet) as told:
+        with _progress() as told:
             found = launch.start(parsed, say=told)
     except KeyboardInterrupt:
-        say("stopped; the same command goes on after the parts that are done")
-        sys.exit(130)
+        raise Ended(
+            "stopped; the same command goes on after the parts that are done", 130
+        ) from None
     seconds = time.perf_counter() - begin
     if as_json:
         print(json.dumps(_facts(found, seconds)))
@@ -112,11 +112,8 @@ def prediction_values(options: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _progress(*, quiet: bool) -> Iterator[Callable[["State"], None]]:
+def _progress() -> Iterator[Callable[["State"], None]]:
     """A bar on a terminal, a line now and then in a log."""
-    if quiet:
-        yield lambda state: None
-        return
     if not sys.stderr.isatty():
         yield _log()
         return

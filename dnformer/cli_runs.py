@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dnformer.cli_common import Json, say, waiting
+from dnformer.cli_common import Json, run_folders, say, waiting
 from dnformer.cli_storage import StorageOptions, configure_storage
 from dnformer.errors import ConfigError
 
@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 runs = typer.Typer(help="What runs there are, and what they came to.", rich_markup_mode=None)
 
-Folder = Annotated[str, typer.Argument(metavar="RUN", help="Folder of a run, repeats or a search.")]
+Folder = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="Folder of a run, repeats or a search.", autocompletion=run_folders
+    ),
+]
 
 
 @runs.command("ls")
@@ -68,8 +73,12 @@ def runs_show(run: Folder, storage_options: StorageOptions = None, as_json: Json
 
 @runs.command("diff")
 def runs_diff(
-    one: Annotated[str, typer.Argument(metavar="RUN", help="Folder of a run.")],
-    other: Annotated[str, typer.Argument(metavar="RUN", help="Of another one.")],
+    one: Annotated[
+        str, typer.Argument(metavar="RUN", help="Folder of a run.", autocompletion=run_folders)
+    ],
+    other: Annotated[
+        str, typer.Argument(metavar="RUN", help="Of another one.", autocompletion=run_folders)
+    ],
     storage_options: StorageOptions = None,
     as_json: Json = False,
 ) -> None:

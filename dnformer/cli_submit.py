@@ -14,7 +14,7 @@ from rich.table import Table
 
 from dnformer import config as configs
 from dnformer import parsing
-from dnformer.cli_common import Json, read_text, say, waiting
+from dnformer.cli_common import Ended, Json, read_text, say, waiting
 from dnformer.cli_ingest import ingest, setting_paths
 from dnformer.cli_train import train
 from dnformer.cli_tune import tune
@@ -155,9 +155,11 @@ def _follow(jobs: "Jobs", id: str, *, quiet: bool) -> JobState:
     try:
         return jobs.follow(id, write)
     except KeyboardInterrupt:
-        say(f"\nno longer followed, but {id} goes on; to stop it: dnformer stop {id} --address "
-            f"{jobs.cluster.address}")  # fmt: skip
-        sys.exit(130)
+        raise Ended(
+            f"\nno longer followed, but {id} goes on; to stop it: dnformer stop {id} --address "
+            f"{jobs.cluster.address}",
+            130,
+        ) from None
 
 
 def _end_as(state: JobState) -> None:

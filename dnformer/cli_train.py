@@ -1,13 +1,12 @@
 """The commands `train` and `evaluate`."""
 
 import json
-import sys
 from typing import Annotated, Any, Literal, Never
 
 import typer
 
 from dnformer import config as configs
-from dnformer.cli_common import Json, Settings, say, waiting
+from dnformer.cli_common import Ended, Json, RunFolder, Settings, waiting
 from dnformer.cli_storage import StorageOptions, configure_storage
 from dnformer.errors import ConfigError, Stopped
 
@@ -47,12 +46,11 @@ def train(
 
 
 def _stop(text: str, code: int) -> Never:
-    say(f"{text}; the same command goes on from the last checkpoint")
-    sys.exit(code)
+    raise Ended(f"{text}; the same command goes on from the last checkpoint", code)
 
 
 def evaluate(
-    run: Annotated[str, typer.Argument(help="Folder of a run: STORAGE_PATH/NAME.")],
+    run: RunFolder,
     storage_options: StorageOptions = None,
     as_json: Json = False,
 ) -> None:
@@ -60,7 +58,9 @@ def evaluate(
     reached = configure_storage(storage_options)
     with waiting("loading torch"):
         from dnformer.training import launch
-    _print_result(launch.evaluate(run, reached=reached), as_json)
+    with waiting("evaluating"):
+        result = launch.evaluate(run, reached=reached)
+    _print_result(result, as_json)
 
 
 def _print_result(result: dict[str, Any], as_json: bool) -> None:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dnformer import config as configs
-from dnformer.cli_common import Json, Settings, say, waiting
+from dnformer.cli_common import Ended, Json, Settings, say, waiting
 from dnformer.errors import ConfigError, Stopped, TrainError
 
 if TYPE_CHECKING:
@@ -66,8 +66,7 @@ def tune(  # noqa: PLR0913 - one parameter an option
 
 def _stop(text: str, code: int, *, fresh: bool) -> Never:
     without = " without --fresh" if fresh else ""
-    say(f"{text}; the same command{without} goes on")
-    sys.exit(code)
+    raise Ended(f"{text}; the same command{without} goes on", code)
 
 
 def _with_space(path: str, config: configs.RunConfig, *, quick: bool) -> configs.RunConfig:
