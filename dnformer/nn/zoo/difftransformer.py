@@ -63,6 +63,8 @@ class DiffTransformer(ZooModel):
                 f"{self.max_nodes:,} allowed: make loader.batch_size or loader.num_neighbors "
                 "smaller, with eval.mode: sampled, or raise model.options.max_nodes"
             )
-        h = self.blocks(self.dropout(self.projection(x)).unsqueeze(0)).squeeze(0)
+        # in the parameters' dtype also under autocast
+        h = self.dropout(self.projection(x)).to(self.norm.weight.dtype)
+        h = self.blocks(h.unsqueeze(0)).squeeze(0)
         scores: Tensor = self.head(self.norm(h))
         return scores

@@ -5,7 +5,6 @@ N nodes, E edges, H heads, C channels (the width of each head, too), F input fea
 
 from typing import ClassVar, final
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -60,7 +59,7 @@ class DUALFormer(ZooModel):
         """Scores `[N, K]`."""
         h = self.after(self.norm(self.projection(x)))
         for attention, norm in zip(self.attention, self.norms, strict=True):
-            h = self.after(norm(torch.lerp(h, attention(h), self.alpha)))
+            h = self.after(norm(self.alpha * attention(h) + (1 - self.alpha) * h))
         h = self.conv(h, neighbours(edge_index, x.shape[0], degree))
         scores: Tensor = self.head(self.dropout(h))
         return scores
@@ -105,7 +104,7 @@ class Propagation(nn.Module):
         """[N, C]."""
         start = h
         for _ in range(self.layers):
-            h = torch.lerp(graph.gcn(h), start, self.teleport)
+            h = (1 - self.teleport) * graph.gcn(h) + self.teleport * start
         return h
 
 

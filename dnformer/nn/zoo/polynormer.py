@@ -97,7 +97,9 @@ class LocalLayer(nn.Module):
         """The layer's output."""
         local = self.after(self.attention(h, topology) + self.linear(h))
         product = self.norm(self.activation(self.factor(h)) * local)
-        return torch.lerp(product, local, self.beta.sigmoid())
+        beta = self.beta.sigmoid()
+        out: Tensor = (1 - beta) * product + beta * local
+        return out
 
 
 @final

@@ -5,7 +5,6 @@ N nodes, E edges, H heads, C channels (the width of each head, too), F input fea
 
 from typing import ClassVar, final
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -43,7 +42,7 @@ class SGFormer(ZooModel):
     def scores(self, x: Tensor, edge_index: Tensor, degree: Tensor | None) -> Tensor:
         """Scores `[N, K]`."""
         of_graph = self.graph(x, neighbours(edge_index, x.shape[0], degree))
-        h = torch.lerp(self.attention(x), of_graph, self.graph_weight)
+        h = self.graph_weight * of_graph + (1 - self.graph_weight) * self.attention(x)
         scores: Tensor = self.head(h)
         return scores
 
@@ -97,7 +96,7 @@ class AttentionBranch(nn.Module):
         """[N, C] from features, dense or sparse."""
         h: Tensor = self.dropout(self.activation(self.norm(self.projection(x))))
         for layer, norm in zip(self.layers, self.norms, strict=True):
-            h = self.dropout(norm(torch.lerp(h, layer(h), self.alpha)))
+            h = self.dropout(norm(self.alpha * layer(h) + (1 - self.alpha) * h))
         return h
 
 
