@@ -15,12 +15,14 @@ import typer
 
 from dnformer import config as configs
 from dnformer import parsing
+from dnformer.cli_analyze import analyze
 from dnformer.cli_bench import bench
 from dnformer.cli_cache import cache
 from dnformer.cli_common import Ended, Json, say, split_value, waiting, with_quiet
 from dnformer.cli_doctor import doctor
 from dnformer.cli_export import export
 from dnformer.cli_ingest import ingest
+from dnformer.cli_init import init
 from dnformer.cli_predict import predict
 from dnformer.cli_report import report
 from dnformer.cli_reproduce import reproduce
@@ -109,12 +111,14 @@ def _plain(fact: Any) -> str:
     return f"{fact:.4g}" if isinstance(fact, float) else str(fact)
 
 
+app.command()(init)
 app.command()(train)
 app.command()(tune)
 app.command()(reproduce)
 app.command()(evaluate)
 app.command()(report)
 app.command()(predict)
+app.command()(analyze)
 app.command()(export)
 app.command()(doctor)
 app.command()(status)

@@ -1,6 +1,7 @@
 """The command line as a person meets it: exit codes, one-line errors, stable JSON keys."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -63,8 +64,8 @@ def test_help_lists_what_is_there(run):
     assert result.returncode == 0
     listed = result.stdout.split("Commands:")[1].splitlines()
     assert [line.split()[0] for line in listed if line] == [
-        "ingest", "describe", "train", "tune", "reproduce", "evaluate", "report", "predict", "export",
-        "doctor", "status", "logs", "stop", "list", "submit", "bench", "runs", "cache",
+        "ingest", "describe", "init", "train", "tune", "reproduce", "evaluate", "report", "predict",
+        "export", "doctor", "status", "logs", "stop", "list", "submit", "bench", "runs", "cache",
     ]  # fmt: skip
 
 
@@ -147,3 +148,43 @@ def test_module_runs_as_a_program(folder):
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert result.returncode == 2
     assert result.stderr == "error: nowhere.yaml: cannot be read: No such file or directory\n"
+
+
+def test_quiet_says_nothing_but_the_result(run):
+    result = run("train", "run.yaml", "--set", "name=silent", "--quiet")
+    assert result.returncode == 0
+    assert result.stdout.startswith("test accuracy")
+    assert result.stderr == ""
+
+
+def test_quiet_still_says_what_is_wrong(run):
+    run("train", "run.yaml", "--quiet")
+    result = run("train", "run.yaml", "--quiet", "--set", "train.threads=2")
+    assert result.returncode == 0
+    assert result.stderr == (
+        "warning: train.threads is 2, the run began with 1: results may differ in the last bits\n"
+    )
+    assert "unknown key" in refused(run("train", "run.yaml", "-q", "--set", "optim.rl=1"))
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("evaluate fold", "folder"),
+        ("runs show folder/r", "folder/runs"),
+        ("train run.yaml --set optim.wa", "optim.warmup_steps="),
+        ("eval", "evaluate"),
+    ],
+)
+def test_shell_completes(tmp_path, words, offered):
+    (tmp_path / "folder" / "runs").mkdir(parents=True)
+    environment = {
+        **os.environ,
+        "_DNFORMER_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"dnformer {words}",
+        "COMP_CWORD": str(len(words.split())),
+    }
+    command = [str(Path(sys.executable).with_name("dnformer"))]
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True,
+                            check=False)  # fmt: skip
+    assert offered in result.stdout.split("\n")
