@@ -28,7 +28,7 @@ Array = npt.NDArray[Any]
 # of two, weights differ or not; below, every measure is a constant
 FEWEST = 3
 # lambda is counted in bins of this width, up to the last one, which has all above
-_BIN, _BINS = 0.02, 500
+_BIN, _BINS = 0.005, 2000
 
 
 class Measures(NamedTuple):

@@ -14,6 +14,7 @@ from dnformer.report.page import Block, Column, Figure, Section, Table, Words, c
 
 # edges of the nodes that are looked at, at most
 _EDGES = 4_000_000
+_LAMBDA_BINS = 60
 _MEASURES = (
     ("Common-mode ratio", "1 where a node's neighbours all weigh the same, 0 where they add up "
      "to nothing."),
@@ -88,24 +89,20 @@ def _measure(found: Contrast, place: int, *, differential: bool) -> Figure:
 
 def _histogram(found: Contrast) -> Figure:
     traces, rows = [], []
-    # to the last bin that any layer has something in
-    stop = max(int(np.flatnonzero(each.edges).max(initial=0)) + 1 for each in found.lambdas)
+    # up to the last bin that any layer has something in, some of them together
+    last = max(int(np.flatnonzero(each.edges).max(initial=0)) for each in found.lambdas)
+    merged = last // _LAMBDA_BINS + 1
+    starts, width = np.arange(0, last + 1, merged), merged * found.lambdas[0].width
     for place, each in enumerate(found.lambdas):
-        total = max(int(each.edges.sum()) + each.above, 1)
-        starts = np.arange(stop) * each.width
-        shares = each.edges[:stop] / total
-        steps = line(
-            f"layer {each.layer}", starts.tolist(), shares.tolist(), number=place, dash=place
-        )
+        edges = np.add.reduceat(each.edges[: last + 1], starts)
+        total = int(each.edges.sum()) + each.above
+        x = (np.arange(len(starts) + 1) * width).tolist()
+        y = [*(edges / total).tolist(), 0.0]
+        steps = line(f"layer {each.layer}", x, y, number=place, dash=place)
         steps["mode"], steps["line"]["shape"] = "lines", "hv"
         traces.append(steps)
-        rows += [
-            [each.layer, float(start), int(edges)]
-            for start, edges in zip(starts, each.edges[:stop], strict=True)
-            if edges
-        ]
+        rows += [[each.layer, a, int(n)] for a, n in zip(x, edges, strict=False) if n]
     above = sum(each.above for each in found.lambdas)
-    width = found.lambdas[0].width
     more = f" {above:,} are above the last bin." if above else ""
     return Figure(
         title="Lambda",

@@ -87,22 +87,40 @@ def rows_of_bars(names: Sequence[str], values: Sequence[Any], *, number: int = 0
 
 
 def heat(
-    x: Sequence[str], y: Sequence[str], values: Sequence[Sequence[Any]], *, written: bool, of: str
+    x: Sequence[str],
+    y: Sequence[str],
+    values: Sequence[Sequence[Any]],
+    *,
+    of: str,
+    percent: bool,
+    written: bool,
 ) -> Plotly:
-    """A heat map of `values` [y][x]; `written`: the numbers stand in it, `of` what they are."""
+    """A heat map of `values` [y][x], which are `of` something.
+
+    Args:
+        x: names of the columns.
+        y: names of the rows.
+        values: None where there is none.
+        of: what they are.
+        percent: they are shares.
+        written: they stand in the map, too, where there is room.
+    """
+    number = ".0%" if percent else ".3~g"
     found: Plotly = {
         "type": "heatmap",
         "x": list(range(len(x))),
         "y": list(range(len(y))),
         "z": [list(row) for row in values],
         "colorscale": "$heat",
-        "colorbar": {"title": {"text": of}, "thickness": 12, "outlinewidth": 0},
+        "colorbar": {
+            "title": {"text": of}, "thickness": 12, "outlinewidth": 0, "tickformat": number,
+        },
         "xgap": 1,
         "ygap": 1,
         "hoverongaps": False,
-        "hovertemplate": "%{y}, %{x}: %{z:.4g}<extra></extra>",
-    }
-    return found | ({"texttemplate": "%{z:.3~g}"} if written else {})
+        "hovertemplate": f"%{{y}}, %{{x}}: %{{z:{number}}}<extra></extra>",
+    }  # fmt: skip
+    return found | ({"texttemplate": f"%{{z:{number}}}"} if written else {})
 
 
 def named_axis(names: Sequence[str], title: str, *, downwards: bool = False) -> Plotly:

@@ -54,7 +54,9 @@ def _confusion(outcome: Outcome, matrix: Array) -> Block:
     return Figure(
         title="Confusion matrix",
         says=says,
-        traces=[heat(labels, labels, shares, written=k <= _WRITTEN, of="share of the class")],
+        traces=[
+            heat(labels, labels, shares, of="of the class", percent=True, written=k <= _WRITTEN)
+        ],
         layout={
             "xaxis": named_axis(labels, "predicted"),
             "yaxis": named_axis(labels, "true class", downwards=True),
@@ -101,7 +103,7 @@ def _f1(outcome: Outcome, matrix: Array) -> Figure:
         f"({share(rows[-1][4])}, {rows[-1][1]:,} nodes). In brackets, how many nodes are of it.",
         traces=[rows_of_bars(labels, [row[4] for row in drawn])],
         layout={
-            "xaxis": axis("F1", percent=True, range=[0, 1]),
+            "xaxis": axis("F1", percent=True, range=[0, 1.02]),
             "yaxis": named_axis(labels, "", downwards=True),
         },
         table=Table("f1", f"Classes of {outcome.of}, the worst first", columns, rows),

@@ -60,7 +60,7 @@ def _auc(outcome: Outcome, known: torch.Tensor) -> list[Block]:
         "In brackets, how many nodes have it. AUC is not defined where all or none have it.",
         traces=[rows_of_bars(labels, [row[3] for row in drawn[:_BARS]])],
         layout={
-            "xaxis": axis("AUC", percent=True, range=[0, 1]),
+            "xaxis": axis("AUC", percent=True, range=[0, 1.02]),
             "yaxis": named_axis(labels, "", downwards=True),
         },
         table=table,

@@ -112,7 +112,7 @@ def by_degree(outcome: Outcome, values: Array, name: str, *, percent: bool) -> F
     first, last = rows[0], rows[-1]
     return Figure(
         title=f"{name} by degree".capitalize(),
-        says=f"With {first[0]} neighbours it is {shown(first[1])} ({first[4]:,} nodes), with "
+        says=f"At degree {first[0]} it is {shown(first[1])} ({first[4]:,} nodes), at degree "
         f"{last[0]} {shown(last[1])} ({last[4]:,} nodes). Bars are 95 % intervals.",
         traces=[trace],
         layout={
@@ -182,7 +182,7 @@ def calibration(found: Reliability, of: str, *, right: str) -> Figure:
         "confidence. Below the dashed line the model is too sure of itself.",
         traces=[diagonal, measured],
         layout={
-            "xaxis": axis("confidence", percent=True, range=[0, 1]),
+            "xaxis": axis("confidence", percent=True, range=[0, 1.02]),
             "yaxis": axis(right, percent=True, range=[0, 1.02]),
             "showlegend": True,
         },

@@ -180,8 +180,10 @@ def _grid(found: _Found, told: list[tuple[Trial, float]]) -> Figure:
         if found.higher
         else f"The least {found.monitor} of each; least with {top[0]} heads and {top[1]} layers.",
         traces=[
-            heat([str(n) for n in layers], [str(h) for h in heads], values, written=True,
-                 of=found.metric)
+            heat(
+                [str(n) for n in layers], [str(h) for h in heads], values,
+                of=found.metric, percent=found.percent, written=True,
+            )
         ],
         layout={
             "xaxis": named_axis([str(n) for n in layers], "layers"),

@@ -112,7 +112,7 @@ def _single(epochs: Sequence[Record], key: str, title: str) -> Figure:
         title=title,
         says=f"{title} at the end of each epoch: {y[0]:.4g} at first, {y[-1]:.4g} in the last.",
         traces=[line(title, x, y, number=0)],
-        layout={"xaxis": axis("epoch"), "yaxis": axis(title)},
+        layout={"xaxis": axis("epoch"), "yaxis": axis(title, rangemode="tozero")},
         table=Table(
             f"curve-{key}", f"{title} by epoch", [Column("epoch", count), Column(title, number)],
             list(zip(x, y, strict=True)),

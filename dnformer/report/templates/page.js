@@ -21,7 +21,12 @@
     return names ? named(value.slice(1)) : value;
   }
 
-  function styled(layout, narrow) {
+  // without the numbers in a heat map that has no room for them
+  function fitting(data, narrow) {
+    return narrow ? data.map(({ texttemplate, ...trace }) => trace) : data;
+  }
+
+  function styled(layout, height, narrow) {
     const axis = {
       gridcolor: named("grid"), linecolor: named("rule"), zerolinecolor: named("rule"),
       tickcolor: named("rule"), automargin: true,
@@ -33,7 +38,8 @@
       hoverlabel: {
         bgcolor: named("page"), bordercolor: named("rule"), font: { color: named("text") },
       },
-      legend: { orientation: "h", y: -0.22, x: 0, yanchor: "top" },
+      // below the axis and its title, whatever the height
+      legend: { orientation: "h", y: -62 / (height - 120), x: 0, yanchor: "top" },
       dragmode: narrow ? false : "zoom",
       transition: { duration: still.matches ? 0 : 150 },
     };
@@ -49,8 +55,8 @@
     for (const [id, figure] of Object.entries(figures)) {
       Plotly.react(
         id,
-        coloured(figure.data, ""),
-        styled(coloured(figure.layout, ""), narrow),
+        coloured(fitting(figure.data, narrow), ""),
+        styled(coloured(figure.layout, ""), document.getElementById(id).clientHeight, narrow),
         // no buttons: what they do is done by dragging, and one of them would send the data away
         { responsive: true, displayModeBar: false },
       );
