@@ -42,7 +42,8 @@ def fields(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[F
                 yield from _with_model(fields(options, f"{path}."), model)
             continue
         inner = _section_of(info.annotation)
-        if inner is None or getattr(inner, "one_value", False):
+        # a mapping that may be missing is a field of its own
+        if inner is None or inner is not info.annotation:
             yield Field(
                 path,
                 _type(info),
@@ -77,8 +78,6 @@ def _default(info: FieldInfo) -> str | None:
     value = info.get_default(call_default_factory=True, validated_data={})
     if value is PydanticUndefined:
         return None
-    if isinstance(value, Section):
-        return "see below"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return f"{value:g}" if isinstance(value, float) else str(value).replace("'", "")
