@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from dnformer.cli import main
@@ -38,12 +39,19 @@ def test_commands_of_the_first_section_run_in_order(folder, monkeypatch, capsys)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache-home"))
     lines = block("", "dnformer ingest --edges").strip().splitlines()
-    assert [line.split()[1] for line in lines] == ["ingest", "describe", "train", "evaluate"]
+    assert [line.split()[1] for line in lines] == [
+        "ingest", "describe", "train", "evaluate", "report", "predict", "explain",
+    ]  # fmt: skip
     for line in lines:
         with pytest.raises(SystemExit) as exit_:
             main(line.split()[1:])
         assert exit_.value.code == 0, capsys.readouterr().err
-    assert "test accuracy" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "test accuracy" in said
+    assert re.search(r"node-7\b.*(red|blue)", said)
+    assert "<html" in (folder / "report.html").read_text()
+    ids = pq.read_table(folder / "predictions", columns=["id"])["id"].to_pylist()
+    assert sorted(ids) == sorted(f"node-{i}" for i in range(60))
 
 
 def test_search_searches_what_it_says():
@@ -73,7 +81,7 @@ def test_make_targets_exist():
 def test_tree_lists_every_module():
     tree = block("", "dnformer/\n  config")
     for path in (ROOT / "dnformer").iterdir():
-        if path.suffix == ".py" and path.stem != "__init__":
+        if path.suffix == ".py" and path.stem != "__init__" and not path.stem.startswith("cli_"):
             assert re.search(rf"^  .*\b{path.stem}\b", tree, flags=re.MULTILINE), path.stem
         elif path.is_dir() and any(path.glob("*.py")):
             assert f"  {path.name}/" in tree, path.name
