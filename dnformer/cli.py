@@ -20,6 +20,7 @@ from dnformer.cli_bench import bench
 from dnformer.cli_cache import cache
 from dnformer.cli_common import Ended, Json, say, split_value, waiting, with_quiet
 from dnformer.cli_doctor import doctor
+from dnformer.cli_explain import explain
 from dnformer.cli_export import export
 from dnformer.cli_ingest import ingest
 from dnformer.cli_init import init
@@ -119,6 +120,7 @@ app.command()(evaluate)
 app.command()(report)
 app.command()(predict)
 app.command()(analyze)
+app.command()(explain)
 app.command()(export)
 app.command()(doctor)
 app.command()(status)

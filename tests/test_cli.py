@@ -65,7 +65,8 @@ def test_help_lists_what_is_there(run):
     listed = result.stdout.split("Commands:")[1].splitlines()
     assert [line.split()[0] for line in listed if line] == [
         "ingest", "describe", "init", "train", "tune", "reproduce", "evaluate", "report", "predict",
-        "export", "doctor", "status", "logs", "stop", "list", "submit", "bench", "runs", "cache",
+        "analyze", "explain", "export", "doctor", "status", "logs", "stop", "list", "submit",
+        "bench", "runs", "cache",
     ]  # fmt: skip
 
 
