@@ -1,0 +1,106 @@
+"""The command `explain`."""
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dnformer.cli_common import Json, RunFolder, say, waiting
+from dnformer.cli_storage import StorageOptions, configure_storage
+
+if TYPE_CHECKING:
+    from dnformer.explain import Explanation, Explanations
+    from dnformer.report import page
+
+
+def explain(
+    run: RunFolder,
+    node: Annotated[
+        list[str], typer.Option(metavar="ID", help="Original id of a node; may be repeated.")
+    ],
+    hops: Annotated[
+        int | None,
+        typer.Option(min=1, help="How far from the node, at most the model's layers; default: 2."),
+    ] = None,
+    top: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Kept and subtracted neighbours shown of each node, and nodes of "
+            "a hop whose own neighbours are shown.",
+        ),
+    ] = 5,
+    html: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write a page with a drawing, too.")
+    ] = None,
+    storage_options: StorageOptions = None,
+    as_json: Json = False,
+) -> None:
+    """Show which neighbours a model kept and which it subtracted, hop by hop.
+
+    A layer gives a node the sum of its neighbours' values, each with a weight w = a1 - lambda * a2:
+    above 0 the neighbour is kept, below 0 subtracted. "share" is its part of that sum, along it.
+    "push" is its first-order effect on the log odds of the predicted class (of the likeliest label;
+    of a number, on the number): the gradient by the sum, times the neighbour's term. It says what
+    the term does with everything else as it is, not what the model would say without the edge.
+    """  # fmt: skip
+    reached = configure_storage(storage_options)
+    with waiting("loading torch"):
+        from dnformer import explain as explaining
+    found = explaining.explain(run, node, hops=hops, top=top, reached=reached)
+    if html is not None:
+        from dnformer.explain.page import write_page
+
+        say(f"wrote {write_page(found, html)}")
+    if as_json:
+        print(json.dumps(found.as_dict()))
+        return
+    for explanation in found.nodes:
+        _show(found, explanation)
+
+
+def _show(explained: "Explanations", found: "Explanation") -> None:
+    from dnformer.explain import words
+
+    own = found.facts[found.node]
+    print(f"node {words.short(own.id)} of {explained.run}")
+    for name, text in words.summary(found, explained.kind):
+        print(f"  {name:13} {text}")
+    print(f"  {words.verdict(found, found.hops[0])}")
+    for hop in found.hops:
+        table = words.hop_table(found, explained, hop, f"hop-{hop.number}")
+        print(f"\n{table.caption}")
+        _print(table)
+    print()
+
+
+def _print(table: "page.Table") -> None:
+    names, cells = [column.name for column in table.columns], table.cells()
+    if not sys.stdout.isatty():
+        for line in _aligned([names, *cells]):
+            print(f"  {line}")
+        return
+    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for column in table.columns:
+        shown.add_column(column.name, justify="right" if column.shown else "left",
+                         overflow="fold")  # fmt: skip
+    place = names.index("side")
+    for row in cells:
+        style = {"kept": "green", "subtracted": "red"}.get(row[place], "")
+        # text, not markup: ids are users' own
+        shown.add_row(*(Text(cell, style if at == place else "") for at, cell in enumerate(row)))
+    Console().print(shown)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
