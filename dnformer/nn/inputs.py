@@ -3,7 +3,7 @@
 N nodes, F input features.
 """
 
-from typing import Literal, final
+from typing import final
 
 import torch
 from jaxtyping import Float
@@ -29,7 +29,7 @@ class Inputs(nn.Module):
         ConfigError: a setting is out of range.
     """
 
-    def __init__(self, norm: Literal["none", "row"] = "none", dropout: float = 0.0) -> None:
+    def __init__(self, norm: str = "none", dropout: float = 0.0) -> None:
         super().__init__()
         check_choice("input_norm", norm, ("none", "row"))
         self.norm = norm

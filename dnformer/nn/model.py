@@ -6,7 +6,7 @@ K classes, S seeds, L layers.
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -85,7 +85,7 @@ class DNFormer(NodeModel):
         self_loops: bool = True,
         edge_channels: int = 0,
         input_dropout: float = 0.0,
-        input_norm: Literal["none", "row"] = "none",
+        input_norm: str = "none",
         activation_checkpointing: bool = False,
     ) -> None:
         super().__init__()

@@ -28,6 +28,8 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _SLOTS = ("step", "exp_avg", "exp_avg_sq")
 # torch's and PyG's: LayerNorm, RMSNorm, BatchNorm1d, GraphNorm, ..
 _NORM = re.compile(r"Norm(\dd)?$")
+# parameters that are no weights of a map
+_PLAIN = ("bias", "lam.raw", "hop_weight", "hop_gate", "teleport")
 
 
 class Update(NamedTuple):
@@ -220,8 +222,9 @@ class _Values(Section):
 def parameter_groups(model: nn.Module, config: OptimConfig) -> list[dict[str, Any]]:
     """The trained parameters in groups of one weight decay.
 
-    A parameter of a norm, a bias, and the one number a head of lambda "head" (its bias, there is
-    nothing else) have `norm_weight_decay`, where there is one. All others have `weight_decay`;
+    A parameter of a norm, a bias, the one number a head of lambda "head" (its bias, there is
+    nothing else) and STAGNN's weights of hops have `norm_weight_decay`, where there is one. All
+    others have `weight_decay`;
     lambda "reparam"'s vectors are among them: they are small matrices, and at 0 they give
     lambda_init.
     """
@@ -240,7 +243,7 @@ def _norms_and_biases(model: nn.Module) -> Iterator[str]:
     for prefix, module in model.named_modules():
         is_norm = _NORM.search(type(module).__name__) is not None
         for name, _ in module.named_parameters(prefix, recurse=False):
-            if is_norm or name.endswith(("bias", "lam.raw")):
+            if is_norm or name.endswith(_PLAIN):
                 yield name
 
 

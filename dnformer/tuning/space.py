@@ -232,7 +232,10 @@ class Space:
 
 
 def quick(base: RunConfig) -> RunConfig:
-    """`base` with the paper's space: heads that divide its width, up to 6 layers, learning rate."""
+    """`base` with the paper's space: heads that divide its width, up to 6 layers, learning rate.
+
+    A model without heads has no heads to try.
+    """
     hops = len(base.loader.num_neighbors)
     space = {
         "model.heads": {"choice": [h for h in (1, 2, 4, 8, 16) if base.model.hidden % h == 0]},
@@ -240,6 +243,8 @@ def quick(base: RunConfig) -> RunConfig:
         "model.layers": {"int": [hops, max(6, hops)]},
         "optim.lr": {"loguniform": [1e-4, 1e-2]},
     }
+    if "heads" in base.model.options.unread:
+        del space["model.heads"]
     return parse(RunConfig, put(base.dump(), "tune.space", space))
 
 

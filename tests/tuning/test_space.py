@@ -300,3 +300,31 @@ def test_quick_is_the_papers_space() -> None:
 def test_quick_has_no_fewer_layers_than_hops() -> None:
     config = base({}, loader={"num_neighbors": [15, 10]}, model={"layers": 3})
     assert quick(config).tune.space["model.layers"].bounds == (2, 6)
+
+
+def test_space_tries_options_of_the_model() -> None:
+    space = of({"model.options.alpha": {"uniform": [0.1, 0.5]}}, model={"name": "appnp"})
+    config = space.config({"model.options.alpha": 0.25})
+    assert config.model.options.model_dump() == {"alpha": 0.25, "mlp_layers": 2}
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        pytest.param({"model.options.norm": {"choice": ["none"]}}, "unknown field", id="unknown"),
+        pytest.param({"model.options.alpha": {"uniform": [0.1, 1.5]}}, "alpha: input should be",
+                     id="value"),
+        pytest.param({"model.name": {"choice": ["gcn"]}}, "each model has options of its own",
+                     id="name"),
+    ],
+)  # fmt: skip
+def test_space_refuses_options_that_the_model_does_not_take(
+    space: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        of(space, model={"name": "appnp"})
+
+
+def test_quick_tries_no_heads_of_a_model_without() -> None:
+    paths = quick(parse(RunConfig, {**LEAST, "model": {"name": "gcn"}})).tune.space.keys()
+    assert paths == {"model.layers", "optim.lr"}

@@ -4,7 +4,7 @@ N nodes, E edges, F input features, K classes.
 """
 
 from abc import abstractmethod
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
@@ -35,9 +35,9 @@ class Shared(NamedTuple):
     layers: int = 2
     heads: int = 2
     dropout: float = 0.5
-    activation: Literal["relu", "gelu"] = "relu"
+    activation: str = "relu"
     input_dropout: float = 0.0
-    input_norm: Literal["none", "row"] = "none"
+    input_norm: str = "none"
 
     def after(self) -> nn.Sequential:
         """Activation and dropout."""
