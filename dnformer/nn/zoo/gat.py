@@ -27,16 +27,30 @@ class Loops(NamedTuple):
     dst: Tensor
 
 
+def with_loops(edge_index: Tensor, num_nodes: int) -> Loops:
+    """Of a batch of so many nodes.
+
+    Raises:
+        DataError: an index is out of range.
+    """
+    edges = to_edges(edge_index, num_dst=num_nodes, num_src=num_nodes)
+    topology = add_self_loops(edges).topology
+    dst = topology.dst()
+    if torch.is_grad_enabled():
+        topology = topology._replace(transposed=transpose(topology, num_nodes))
+    return Loops(topology, dst)
+
+
 @final
 class GATConv(nn.Module):
     """Heads of softmax over j of leaky_relu(a_dst · z_i + a_src · z_j), z = h W, side by side."""
 
-    def __init__(self, in_channels: int, channels: int, *, heads: int) -> None:
+    def __init__(self, in_channels: int, channels: int, *, heads: int, bias: bool = True) -> None:
         super().__init__()
         self.linear = InputProjection(in_channels, channels, bias=False)
         # as destination and as source
         self.attention = nn.Parameter(torch.empty(2, heads, channels // heads))
-        self.bias = nn.Parameter(torch.zeros(channels))
+        self.bias = nn.Parameter(torch.zeros(channels)) if bias else None
         nn.init.xavier_uniform_(self.attention)
 
     def forward(self, h: Tensor, graph: Loops) -> Tensor:
@@ -48,8 +62,8 @@ class GATConv(nn.Module):
         # the operator's own logits are 0
         nothing = z.new_zeros(*z.shape[:2], 1)
         bias = functional.leaky_relu(logits, _SLOPE)
-        out = diff_attention(graph.topology, QK(nothing, nothing), z, None, bias=bias)
-        return out.flatten(1) + self.bias
+        out = diff_attention(graph.topology, QK(nothing, nothing), z, None, bias=bias).flatten(1)
+        return out if self.bias is None else out + self.bias
 
 
 @final
@@ -69,11 +83,5 @@ class GAT(ZooModel):
 
     def scores(self, x: Tensor, edge_index: Tensor, degree: Tensor | None) -> Tensor:
         """Scores `[N, K]`."""
-        num_nodes = x.shape[0]
-        edges = to_edges(edge_index, num_dst=num_nodes, num_src=num_nodes)
-        topology = add_self_loops(edges).topology
-        dst = topology.dst()
-        if torch.is_grad_enabled():
-            topology = topology._replace(transposed=transpose(topology, num_nodes))
-        scores: Tensor = self.stack(x, Loops(topology, dst))
+        scores: Tensor = self.stack(x, with_loops(edge_index, x.shape[0]))
         return scores

@@ -1,7 +1,6 @@
 """Polynormer: local attention whose layers multiply, then linear global attention.
 
-N nodes, E edges (with a loop at each node), H heads, D head width, C = H·D, F input features,
-K classes.
+N nodes, H heads, D head width, C = H·D, F input features, K classes.
 """
 
 from typing import ClassVar, final
@@ -9,15 +8,13 @@ from typing import ClassVar, final
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import leaky_relu
 
 from dnformer.config.zoo import PolynormerOptions
 from dnformer.nn.block import ACTIVATIONS
 from dnformer.nn.dropout import Dropout
 from dnformer.nn.projection import InputProjection
-from dnformer.nn.topology import add_self_loops, to_edges
+from dnformer.nn.zoo.gat import GATConv, Loops, with_loops
 from dnformer.nn.zoo.shared import Shared, ZooModel
-from dnformer.ops import QK, Topology, diff_attention, transpose
 
 
 @final
@@ -60,14 +57,11 @@ class Polynormer(ZooModel):
 
     def scores(self, x: Tensor, edge_index: Tensor, degree: Tensor | None) -> Tensor:
         """Scores `[N, K]`."""
-        edges = to_edges(edge_index, num_dst=x.shape[0], num_src=x.shape[0])
-        topology = add_self_loops(edges).topology
-        if torch.is_grad_enabled():
-            topology = topology._replace(transposed=transpose(topology, x.shape[0]))
+        graph = with_loops(edge_index, x.shape[0])
         h = self.dropout(self.projection(x))
         total = torch.zeros_like(h)
         for layer in self.layers:
-            h = layer(h, topology)
+            h = layer(h, graph)
             total = total + h
         head = self.local_head if self.epoch < self.local_epochs else self.global_part
         scores: Tensor = head(total)
@@ -85,7 +79,8 @@ class LocalLayer(nn.Module):
         super().__init__()
         channels = shared.hidden
         self.factor = nn.Linear(channels, channels)
-        self.attention = GraphAttention(channels, shared.heads)
+        # without a bias, as `linear` has one
+        self.attention = GATConv(channels, channels, heads=shared.heads, bias=False)
         self.linear = nn.Linear(channels, channels)
         self.norm = nn.LayerNorm(channels)
         self.beta = nn.Parameter(torch.empty(1, channels))
@@ -93,39 +88,13 @@ class LocalLayer(nn.Module):
         self.activation = ACTIVATIONS[shared.activation]()
         self.after = shared.after()
 
-    def forward(self, h: Float[Tensor, "N C"], topology: Topology) -> Float[Tensor, "N C"]:
+    def forward(self, h: Float[Tensor, "N C"], graph: Loops) -> Float[Tensor, "N C"]:
         """The layer's output."""
-        local = self.after(self.attention(h, topology) + self.linear(h))
+        local = self.after(self.attention(h, graph) + self.linear(h))
         product = self.norm(self.activation(self.factor(h)) * local)
         beta = self.beta.sigmoid()
         out: Tensor = (1 - beta) * product + beta * local
         return out
-
-
-@final
-class GraphAttention(nn.Module):
-    """PyG's GATConv without a bias: softmax of leaky_relu(<a, v_j> + <b, v_i>, 0.2) over v_j.
-
-    By our own operator, whose q and k are left 0: Photo at C = 512, forward and backward, on one
-    core 0.13 s, PyG's 4.6.
-    """
-
-    def __init__(self, channels: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.value = nn.Linear(channels, channels, bias=False)
-        self.of_source = nn.Parameter(torch.empty(heads, channels // heads))
-        self.of_destination = nn.Parameter(torch.empty(heads, channels // heads))
-        for weight in (self.value.weight, self.of_source, self.of_destination):
-            nn.init.xavier_uniform_(weight)
-
-    def forward(self, h: Float[Tensor, "N C"], topology: Topology) -> Float[Tensor, "N C"]:
-        """Of each node, over its in-neighbours."""
-        v = self.value(h).unflatten(1, (self.heads, -1))  # [N, H, D]
-        source, destination = ((v * a).sum(2) for a in (self.of_source, self.of_destination))
-        logits = leaky_relu(source[topology.row] + destination[topology.dst()], 0.2)  # [E, H]
-        nothing = v.new_zeros(*v.shape[:2], 1)
-        return diff_attention(topology, QK(nothing, nothing), v, None, bias=logits).flatten(1)
 
 
 @final

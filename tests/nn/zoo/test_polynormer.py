@@ -1,13 +1,10 @@
 import pytest
 import torch
 from torch import Tensor
-from torch_geometric.nn import GATConv
 from torch_geometric.utils import add_self_loops, remove_self_loops
 
 from dnformer.config.zoo import PolynormerOptions
-from dnformer.nn.topology import add_self_loops as with_loops
-from dnformer.nn.topology import to_edges
-from dnformer.nn.zoo.polynormer import GraphAttention, Polynormer
+from dnformer.nn.zoo.polynormer import Polynormer
 from tests.nn.helpers import EDGES, features
 from tests.nn.zoo.checks import SHARED, check_model, close
 
@@ -35,8 +32,8 @@ def dense_local(model: Polynormer, x: Tensor) -> Tensor:
         heads = []
         for head in range(2):
             part = slice(4 * head, 4 * head + 4)
-            v = h @ layer.attention.value.weight[part].T
-            a, b = layer.attention.of_source[head], layer.attention.of_destination[head]
+            v = h @ layer.attention.linear.weight[:, part]
+            b, a = layer.attention.attention[:, head]  # of destination and source
             logits = (v @ b)[:, None] + (v @ a)
             logits = torch.where(logits > 0, logits, 0.2 * logits)
             linked = torch.zeros(8, 8, dtype=torch.bool)
@@ -70,19 +67,6 @@ def test_scores_equal_dense() -> None:
         h = layer.norm(torch.cat(heads, 1)) * factor
         h = (h @ part.linear.weight.T + part.linear.bias).relu()
     close(model(x, EDGES), h @ part.head.weight.T + part.head.bias)
-
-
-def test_graph_attention_equals_pyg() -> None:
-    torch.manual_seed(0)
-    ours = GraphAttention(8, 2).double()
-    theirs = GATConv(8, 4, heads=2, add_self_loops=False, bias=False).double()
-    with torch.no_grad():
-        theirs.lin.weight.copy_(ours.value.weight)
-        theirs.att_src.copy_(ours.of_source[None])
-        theirs.att_dst.copy_(ours.of_destination[None])
-    h = features(width=8)
-    topology = with_loops(to_edges(EDGES, num_dst=8, num_src=8)).topology
-    close(ours(h, topology), theirs(h, LOOPED))
 
 
 def trained(model: Polynormer) -> set[str]:
