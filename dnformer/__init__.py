@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from dnformer.export import load
     from dnformer.loader import NeighborLoader, NeighborSampler
     from dnformer.nn import DNFormer
+    from dnformer.prediction.launch import predict
 
 __all__ = [
     "DNFormer",
@@ -19,6 +20,7 @@ __all__ = [
     "ingest",
     "load",
     "open_graph",
+    "predict",
     "train",
     "tune",
 ]
@@ -31,6 +33,7 @@ _HOMES = {
     "ingest": "dnformer.data.ingest.run",
     "load": "dnformer.export",
     "open_graph": "dnformer.data.graph",
+    "predict": "dnformer.prediction.launch",
     "train": "dnformer.api",
     "tune": "dnformer.api",
 }

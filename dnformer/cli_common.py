@@ -126,6 +126,18 @@ def job_arguments(command: str, given: Sequence[str]) -> Iterator[str]:
     yield "--json"
 
 
+def folder_job_arguments(command: str, given: Sequence[str]) -> Iterator[str]:
+    """The same for a command that takes its config by an option, and first what it reads."""
+    yield command
+    for text in given:
+        if text.endswith((".yaml", ".yml")) and "=" not in text:
+            yield "--config"
+        elif "=" in text and not text.startswith("-"):
+            yield "--set"
+        yield text
+    yield "--json"
+
+
 @contextmanager
 def waiting(text: str) -> Iterator[None]:
     """Says what is going on where a person waits."""

@@ -16,11 +16,12 @@ from dnformer import config as configs
 from dnformer import parsing
 from dnformer.cli_common import Ended, Json, read_text, say, waiting
 from dnformer.cli_ingest import ingest, setting_paths
+from dnformer.cli_predict import predict, prediction_values
 from dnformer.cli_train import train
 from dnformer.cli_tune import tune
 from dnformer.errors import TrainError
 from dnformer.submit.cluster import address_of, check_versions, reach
-from dnformer.submit.job import Job, JobState, ingest_job, run_job
+from dnformer.submit.job import Job, JobState, folder_job, run_job
 
 if TYPE_CHECKING:
     from dnformer.submit.jobs import Jobs
@@ -85,12 +86,20 @@ def _ingest(options: dict[str, Any]) -> Job:
             values = parsing.put(values, path, value)
     values = parsing.override(values, options["settings"] or [])
     config = parsing.parse(IngestConfig, values, name="ingest")
-    return ingest_job(config, config.out)
+    return folder_job("ingest", config, config.out)
+
+
+def _predict(options: dict[str, Any]) -> Job:
+    from dnformer.prediction.options import PredictConfig
+
+    config = parsing.parse(PredictConfig, prediction_values(options), name="predict")
+    return folder_job("predict", config, config.out)
 
 
 submit.command("train")(_as_job(train, partial(_run, "train", train)))
 submit.command("tune")(_as_job(tune, partial(_run, "tune", tune)))
 submit.command("ingest")(_as_job(ingest, _ingest))
+submit.command("predict")(_as_job(predict, _predict))
 
 
 def _submit(job: Job, address: str, *, follow: bool, as_json: bool) -> None:
@@ -128,6 +137,8 @@ def _notes(job: Job) -> list[str]:
     if job.command == "train" and job.config["train"]["workers"] == 0:
         notes.append("train.workers is 0: it will run on the head alone; set train.workers to "
                      "use the cluster")  # fmt: skip
+    if job.command == "predict" and job.config["workers"] == 0:
+        notes.append("it will run on the head alone; --workers uses the cluster")
     engine = (job.config.get("engine") or {}).get("name")
     if job.command == "ingest" and "table" in job.config and engine != "ray":
         notes.append("it will run on the head alone; --engine ray uses the cluster")

@@ -7,22 +7,9 @@
 """
 
 import sys
-from collections.abc import Iterator, Sequence
 
 from dnformer.cli import main
-
-
-def arguments(given: Sequence[str]) -> Iterator[str]:
-    """`given`, a config or a source and more, as the command line takes it: `path=value` sets."""
-    yield "ingest"
-    for text in given:
-        if text.endswith((".yaml", ".yml")) and "=" not in text:
-            yield "--config"
-        elif "=" in text and not text.startswith("-"):
-            yield "--set"
-        yield text
-    yield "--json"
-
+from dnformer.cli_common import folder_job_arguments
 
 if __name__ == "__main__":
-    main([*arguments(sys.argv[1:])])
+    main([*folder_job_arguments("ingest", sys.argv[1:])])

@@ -53,7 +53,9 @@ def test_mistakes_are_found_without_a_cluster(tmp_path, capsys):
     tables = ["--edges", "edges.csv", "--out", "s3://b/a", "--address", "http://127.0.0.1:1"]
     error = refused(["submit", "ingest", *tables], capsys)
     assert error.startswith("error: table.edges: edges.csv is a path of this machine alone")
-    assert refused(["submit", "predict", str(run)], capsys).startswith("error: No such command")
+    error = refused(["submit", "predict", "runs/a", "--out", "s3://b/said"], capsys)
+    assert error.startswith("error: run: runs/a is a path of this machine alone; give an absolute")
+    assert refused(["submit", "evaluate", "runs/a"], capsys).startswith("error: No such command")
 
 
 @pytest.mark.usefixtures("no_cluster")

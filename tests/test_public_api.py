@@ -19,7 +19,7 @@ from dnformer.data.sources.synthetic import SyntheticSource
 def test_public_names():
     assert dnformer.__all__ == [
         "DNFormer", "NeighborLoader", "NeighborSampler", "evaluate", "ingest", "load", "open_graph",
-        "train", "tune",
+        "predict", "train", "tune",
     ]  # fmt: skip
     assert dnformer.nn.__all__ == ["Block", "DNFormer", "DiffAttention"]
 

@@ -23,9 +23,10 @@ from dnformer.config import RunConfig, load_config
 from dnformer.data.ingest.run import IngestConfig
 from dnformer.errors import BackendError, ConfigError
 from dnformer.parsing import parse, put, read_yaml
+from dnformer.prediction.options import PredictConfig
 from dnformer.submit import head, package
 from dnformer.submit.cluster import Cluster, address_of, check_versions, find_token, reach
-from dnformer.submit.job import Job, JobState, decide, ingest_job, run_job
+from dnformer.submit.job import Job, JobState, decide, folder_job, run_job
 from dnformer.submit.jobs import Jobs
 
 VALUES: dict[str, Any] = {
@@ -45,7 +46,13 @@ def job(path: str = "seed", value: Any = 0, *options: str) -> Job:
 def ingesting(path: str = "overwrite", value: Any = False) -> Job:
     values = put({"out": "s3://b/people", "table": TABLES}, path, value)
     config = parse(IngestConfig, values)
-    return ingest_job(config, config.out)
+    return folder_job("ingest", config, config.out)
+
+
+def predicting(path: str = "mode", value: Any = "exact") -> Job:
+    values = put({"run": "s3://b/runs/people", "out": "s3://b/said", "ids": ["a"]}, path, value)
+    config = parse(PredictConfig, values)
+    return folder_job("predict", config, config.out)
 
 
 # what a job is
@@ -87,6 +94,22 @@ def test_path_of_this_machine_alone_is_refused_in_an_ingest(path, value):
     named = path if path != "engine" else "engine.temp_dir"
     with pytest.raises(ConfigError, match=rf"^{named}: .* is a path of this machine alone"):
         ingesting(path, value)
+
+
+@pytest.mark.parametrize("path", ["run", "out", "data", "temp_dir"])
+def test_path_of_this_machine_alone_is_refused_in_a_prediction(path):
+    with pytest.raises(ConfigError, match=rf"^{path}: mine is a path of this machine alone"):
+        predicting(path, "mine")
+
+
+def test_prediction_is_one_job_a_folder(tmp_path):
+    assert predicting().id.startswith("dnformer-predict-said-")
+    assert predicting().id == predicting("layers", True).id
+    assert predicting().extras() == ["s3"]
+    shipped = package.stage(predicting(), tmp_path, auth_mode="token")
+    assert shipped.entrypoint.endswith("sh start.sh predict --config predict.yaml")
+    config = read_yaml((tmp_path / "job" / "predict.yaml").read_text(), name="predict.yaml")
+    assert parse(PredictConfig, config).ids == ["a"]
 
 
 def test_credential_is_refused_and_not_shown():
@@ -177,7 +200,7 @@ def test_staged_config_of_an_ingest_reads_back(tmp_path):
     shipped = package.stage(ingesting(), tmp_path, auth_mode="disabled")
     assert shipped.entrypoint == "exec sh start.sh ingest --config ingest.yaml"
     values = read_yaml((tmp_path / "job" / "ingest.yaml").read_text(), name="ingest.yaml")
-    assert ingest_job(parse(IngestConfig, values), values["out"]) == ingesting()
+    assert folder_job("ingest", parse(IngestConfig, values), values["out"]) == ingesting()
 
 
 def test_too_large_a_package_is_refused_with_the_arithmetic(tmp_path):

@@ -14,14 +14,14 @@ from dnformer.parsing import Section
 from dnformer.storage.connect import EXTRAS
 from dnformer.storage.paths import protocol_of
 
-Command = Literal["train", "tune", "ingest"]
+Command = Literal["train", "tune", "ingest", "predict"]
 _LIVE = ("pending", "running")
 _MOST_NAMED = 3
 # settings that name files or folders, by dotted path
 _PLACES = frozenset({
     "storage_path", "data.uri", "data.split.file", "loss.mask", "train.continue_from", "cache.dir",
     "tracking.mlflow", "out", "pyg.root", "ogb.root", "table.edges", "table.nodes",
-    "table.features_file", "split.file", "engine.temp_dir",
+    "table.features_file", "split.file", "engine.temp_dir", "run", "data", "nodes", "temp_dir",
 })  # fmt: skip
 
 
@@ -31,7 +31,7 @@ class Job:
 
     Attributes:
         command: of the command line.
-        target: what it writes, the folder of a run or of a dataset: the job's identity.
+        target: what it writes, the folder of a run, a dataset or predictions: its identity.
         config: plain values, complete.
         options: further words of the command line, as in `--repeat 3`.
     """
@@ -43,7 +43,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """For people: the run's name, or the dataset's folder."""
+        """For people: the run's name, or the last part of the folder that it writes."""
         return str(self.config.get("name") or self.target.rpartition("/")[2])
 
     @property
@@ -89,15 +89,15 @@ def run_job(command: Literal["train", "tune"], config: RunConfig, options: Seque
     return Job(command, storage.join(folder, config.name), config.dump(), tuple(options))
 
 
-def ingest_job(config: Section, out: str) -> Job:
-    """The job that makes the dataset `out`; `config` is an `IngestConfig`.
+def folder_job(command: Literal["ingest", "predict"], config: Section, out: str) -> Job:
+    """The job that writes the folder `out`; `config` is an `IngestConfig` or a `PredictConfig`.
 
     Raises:
         ConfigError: a setting means nothing on another machine, or is a secret.
     """
     _check(config)
     plain = config.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return Job("ingest", storage.absolute(out), plain)
+    return Job(command, storage.absolute(out), plain)
 
 
 def _check(config: Section) -> None:

@@ -79,7 +79,8 @@ def stage(job: Job, folder: Path, *, auth_mode: str, package: Path | None = None
     config.write_text(yaml.safe_dump(job.config, sort_keys=False), encoding="utf-8")
     extras = shlex.quote(",".join(job.extras()))
     (work / "start.sh").write_text(_LAUNCH.format(version=ours.version, extras=extras))
-    named = ["--config", config.name] if job.command == "ingest" else [config.name]
+    by_option = job.command in ("ingest", "predict")
+    named = ["--config", config.name] if by_option else [config.name]
     words = ["exec", "sh", "start.sh", job.command, *named, *job.options]
     return Shipped(
         entrypoint=shlex.join(words),

@@ -113,8 +113,8 @@ def test_other_prediction_into_the_folder_is_refused(run, make_run, tmp_path):
     predict(run, out)
     other = make_run("other", model={"hidden": 4})
     message = (
-        r"holds other predictions \(columns is embeddings here, none there\); choose another --out, "
-        "or replace them with --overwrite"
+        r"holds other predictions \(columns is embeddings here, none there\); choose another "
+        "--out, or replace them with --overwrite"
     )
     with pytest.raises(DataError, match=message):
         predict(run, out, embeddings=True)
