@@ -28,6 +28,8 @@ from dnformer.report.settings import differences
 from dnformer.report.training import TITLES, stages_of
 from dnformer.training.objectives import METRICS, main_metric, shown
 
+# fields in which repeats differ
+_SEEDS = {"name", "seed", "data.seed"}
 Named = Sequence[tuple[str, Run]]
 
 
@@ -84,12 +86,13 @@ def _summary(runs: Named) -> list[Block]:
 
 
 def _spread(runs: Named) -> list[Block]:
-    """Mean and deviation of the test metric where there are several results of one kind."""
+    """Mean and deviation of the test metric, where the runs differ in their seeds alone."""
     results = [run.result for _, run in runs if run.result is not None]
-    metrics = {main_metric(result["test"]) for result in results}
-    if len(results) < 2 or len(metrics) > 1:
+    first = runs[0][1].config
+    others = {path for _, run in runs for path, *_ in run.config.differing(first)} - _SEEDS
+    if len(results) < 2 or others:
         return []
-    (metric,) = metrics
+    metric = main_metric(results[0]["test"])
     values = [result["test"][metric] for result in results]
     mean = f"{shown(metric, fmean(values))} ± {shown(metric, stdev(values))}"
     names = [(f"of {len(values)} runs, test {metric}, mean ± std", mean)]
@@ -124,7 +127,7 @@ def _metrics(runs: Named) -> Table:
         "parameters": [(run.result or {}).get("parameters") for _, run in runs],
     }
     rows += [
-        [name, *(None if v is None else f"{v:,.5g}" for v in values), *_minus(values, 1, "")]
+        [name, *(None if v is None else f"{round(v, 2):,}" for v in values), *_minus(values, 1, "")]
         for name, values in facts.items()
     ]
     others = [name for name, _ in runs[1:]]
@@ -145,9 +148,13 @@ def _minus(values: Sequence[float | None], scale: float, unit: str) -> list[str 
     first = values[0]
     return [
         None if value is None or first is None or not math.isfinite(value - first)
-        else f"{scale * (value - first):+.4g}{unit}"
+        else _signed(scale * (value - first)) + unit
         for value in values[1:]
     ]  # fmt: skip
+
+
+def _signed(value: float) -> str:
+    return f"{value:+,}" if isinstance(value, int) else f"{value:+,.4g}"
 
 
 def _curves(runs: Named) -> list[Block]:

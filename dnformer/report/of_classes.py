@@ -94,7 +94,7 @@ def _f1(outcome: Outcome, matrix: Array) -> Figure:
     ]
     drawn = rows[:_BARS]
     title = "F1 of each class" if len(drawn) == len(rows) else f"F1 of the {_BARS} worst classes"
-    labels = [label(f"{row[0]} ({row[1]:,})") for row in drawn]
+    labels = [f"{label(row[0])} ({row[1]:,})" for row in drawn]
     columns = [Column("class"), Column("support", count), Column("precision", share),
                Column("recall", share), Column("F1", share)]  # fmt: skip
     return Figure(

@@ -52,7 +52,7 @@ def _auc(outcome: Outcome, known: torch.Tensor) -> list[Block]:
     drawn = [row for row in rows if row[3] is not None]
     if not drawn:
         return [table]
-    labels = [label(f"{row[0]} ({row[2]:,})") for row in drawn[:_BARS]]
+    labels = [f"{label(row[0])} ({row[2]:,})" for row in drawn[:_BARS]]
     first, last = drawn[0], drawn[-1]
     figure = Figure(
         title=f"AUC of the {_BARS} worst labels" if len(drawn) > _BARS else "AUC of each label",
