@@ -81,10 +81,12 @@ unpinned() {
 
 # What an image is for, in a new container by a user that is not root: `make demo`.
 try_as() {
-    local user=$1 kernels
+    local user=$1 kernels closed
     container=$(storage from "$image")
     echo "user $user: $(inside "$user" id)"
     inside "$user" python /opt/dnformer/health.py
+    closed=$(inside "$user" find /tmp /work /cache -path /work/jobs -prune -o ! -writable -print)
+    [ -z "$closed" ] || fail "user $user cannot write $closed"
     kernels=$(inside "$user" find /cache/numba -type f)
     inside "$user" dnformer ingest synthetic:sbm --nodes 10000 --out cache/demo
     inside "$user" dnformer train jobs/configs/demo.yaml --fresh

@@ -7,7 +7,8 @@ pip install --no-cache-dir --no-index --no-deps --force-reinstall --quiet /tmp/d
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
-export XDG_CACHE_HOME=$work/cache
+# what libraries leave there would be root's
+export XDG_CACHE_HOME=$work/cache TMPDIR=$work
 dnformer ingest synthetic:sbm --nodes 2000 --out graph
 dnformer train /tmp/context/jobs/configs/demo.yaml \
     --set data.uri=graph --set train.workers=0 --set train.epochs=1

@@ -22,7 +22,12 @@ case $1 in
 from) echo container ;;
 inspect) [ "$#" -eq 4 ] || echo "$IMAGE_USER" ;;
 images) echo 2 GB ;;
-run) if [[ $* == *"pip list"* ]]; then printf '%s\\n' dnformer==0.1.0 $INSTALLED; fi ;;
+run)
+    case $* in
+    *"pip list"*) printf '%s\\n' dnformer==0.1.0 $INSTALLED ;;
+    *"! -writable"*) echo $CLOSED ;;
+    esac
+    ;;
 esac
 """
 PIP = "for line in $PIP_SAYS; do echo \"$line\" | tr , ' '; done\n"
@@ -41,7 +46,9 @@ def build(tmp_path):
         shutil.copy(ROOT / name, checkout / name)
     tools.mkdir()
 
-    def start(*arguments, missing=(), user="1000:1000", installed="", pip_says="", uid=0):
+    def start(
+        *arguments, missing=(), user="1000:1000", installed="", closed="", pip_says="", uid=0
+    ):
         said = {"buildah": BUILDAH, "debootstrap": "", "git": "echo 0123\n", "python3": PIP}
         said["id"] = f"echo {uid}\n"
         for name in COMMANDS:
@@ -50,8 +57,8 @@ def build(tmp_path):
             (tools / name).write_text(f"#!/bin/bash\n{said[name]}")
             (tools / name).chmod(0o755)
         own = {"CALLS": tmp_path / "calls", "IMAGE_USER": user}
-        own |= {"INSTALLED": installed, "PIP_SAYS": pip_says, "TMPDIR": tmp_path}
-        own |= {"PATH": tools}
+        own |= {"INSTALLED": installed, "CLOSED": closed, "PIP_SAYS": pip_says}
+        own |= {"TMPDIR": tmp_path, "PATH": tools}
         return subprocess.run(
             [tools / "bash", checkout / "docker" / "build-local.sh", *arguments],
             env=os.environ | {name: str(value) for name, value in own.items()},
@@ -115,9 +122,10 @@ def test_torch_comes_from_the_index_where_no_folder_has_it(build, tmp_path):
         ({"missing": ["buildah"]}, "install buildah"),
         ({"missing": ["debootstrap"]}, "install debootstrap"),
         ({"user": "0:0"}, "the image's user is root"),
+        ({"closed": "/tmp/of-root"}, "user 1000:1000 cannot write /tmp/of-root"),
         ({"installed": "unheard-of==1.0"}, "constraints.txt does not pin these"),
     ],
-    ids=["user", "buildah", "debootstrap", "root-image", "unpinned"],
+    ids=["user", "buildah", "debootstrap", "root-image", "closed", "unpinned"],
 )
 def test_what_is_wrong_is_named(build, wrong, said):
     done = build(**wrong)
