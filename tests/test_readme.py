@@ -1,12 +1,14 @@
 """What the README shows works as printed, in a folder with a user's own two tables."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import typer
 
-from dnformer.cli import main
+from dnformer.cli import app, main
 from dnformer.config import RunConfig
 from dnformer.parsing import parse, read_yaml
 from dnformer.tuning.space import Space
@@ -15,11 +17,25 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
 
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
+
+
 def block(language: str, holding: str) -> str:
     """The one code block of `language` that holds a text."""
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
-    (found,) = [text for name, text in blocks if name == language and holding in text]
+    (found,) = [text for name, text in BLOCKS if name == language and holding in text]
     return str(found)
+
+
+def commands() -> list[list[str]]:
+    """The words of each command in a block, without those that stand for several."""
+    lines = [
+        line
+        for name, text in BLOCKS
+        if name in ("", "bash")
+        for line in text.replace("\\\n", " ").splitlines()
+    ]
+    words = [shlex.split(line, comments=True) for line in lines if line.startswith("dnformer ")]
+    return [each[1:] for each in words if not {"|", ".."} & set(each)]
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +86,32 @@ def test_python_snippet_runs_on_that_dataset(folder, monkeypatch):
     exec(block("python", "from dnformer import"), found)
     assert found["out"].shape == (36, 2)
     assert found["target"].shape == (36,)
+
+
+def test_python_snippets_run_one_after_the_other(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache-home"))
+    snippets = [text for name, text in BLOCKS if name == "python"]
+    assert len(snippets) >= 2
+    for snippet in snippets:
+        exec(snippet, {})
+    assert capsys.readouterr().out.endswith(" True\n")
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_command_is_one_that_there_is(words):
+    command = typer.main.get_command(app)
+    rest = list(words)
+    while hasattr(command, "commands"):
+        command = command.commands[rest.pop(0)]
+    # raises where an option or a value is none that it takes
+    command.make_context("dnformer", rest)
+
+
+def test_files_that_it_links_to_are_there():
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", README)
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
 
 
 def test_make_targets_exist():
