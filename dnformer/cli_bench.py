@@ -107,6 +107,22 @@ def bench_train(
     _print(train, train.show, [found], as_json)
 
 
+@bench.command("predict")
+def bench_predict(
+    edges: Annotated[int, typer.Option(help="Edges of the generated graph.")] = 10_000_000,
+    memory_limit: Annotated[str, typer.Option(help="Of the prediction, as in 2GiB.")] = "2GiB",
+    repeats: Annotated[int, typer.Option(min=1, help="Timed rounds.")] = 3,
+    temp_dir: Annotated[str | None, typer.Option(help="Local folder for all files.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Exact predictions of all nodes, beside reading the features and running the layers once."""
+    with waiting("loading torch"):
+        from dnformer.bench import predict
+
+    found = predict.run(predict.Settings(edges, memory_limit, repeats, temp_dir), say=say)
+    _print(predict, predict.show, [found], as_json)
+
+
 def _print(
     bench_of: ModuleType,
     show: Callable[[Any, Console], None],
