@@ -29,7 +29,8 @@ FORMULA = (
     "a worker: 640 MiB for the process + cache.hot_bytes + (threads + prefetch + 1 of the loader) "
     "batches of nodes x row + edges x 24 B + 2 x what autograd keeps of a step + parameters x "
     "width x (weights, gradient, 2 slots, best, 3 of a checkpoint in flight) + loader.threads x "
-    "8 B x min(N, 2^23) + for eval.mode exact (9 C + classes) x N x width; with train.use_gpu "
+    "8 B x min(N, 2^23) + for eval.mode exact (9 C + classes) x N x width (of a model of the zoo "
+    "the whole graph and what autograd would keep of it); with train.use_gpu "
     "activations, model and evaluation are the GPU's; the store's pages are the page cache's, "
     "which may drop them"
 )
@@ -234,6 +235,9 @@ def _memory(config: RunConfig, manifest: Manifest, steps: Steps, batch: Batch) -
     grown = max(batch.nodes / max(steps.nodes, 1), 1.0)
     copies = 8 + (config.optim.ema_decay is not None)
     exact = (9 * model.hidden + manifest.num_classes) * manifest.num_nodes * width
+    if model.name != "dnformer":
+        whole = manifest.num_nodes * (row + 16) + manifest.num_edges * 24
+        exact = int(whole + steps.saved_bytes * manifest.num_nodes / max(steps.nodes, 1))
     return {
         "process": PROCESS_BYTES,
         "hot rows": config.cache.hot_bytes if dense else 0,

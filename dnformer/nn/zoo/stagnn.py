@@ -99,4 +99,5 @@ class STAGNN(ZooModel):
             out = out + self.hop_weight[hop + 1] * attended
         if self.teleport is not None:
             out = out + self.teleport * global_attention(q, k, v)
-        return out.sum(1) if self.out is None else self.out(out.flatten(1))
+        scores: Tensor = out.sum(1) if self.out is None else self.out(out.flatten(1))
+        return scores
