@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterator, Sequence
+from heapq import nsmallest
 from itertools import islice
 from typing import Any
 
@@ -26,14 +27,21 @@ def find_nodes(uri: str, manifest: Manifest, given: Sequence[str]) -> list[int]:
     Raises:
         DataError: there is no such id; the message names the nearest ones.
     """
+    # one id may be written in two ways
+    named = [text if manifest.ids == "string" else _plain(text) for text in map(str.strip, given)]
     try:
-        nodes = indices_of(uri, manifest, given)
+        nodes = indices_of(uri, manifest, named)
     except DataError as error:
-        raise DataError(f"{error}{_instead(uri, manifest, given)}") from None
-    places = {str(id_): int(node) for node, id_ in ids_of(uri, manifest, nodes).items()}
-    named = (text.strip() for text in given)
-    found = (places[text if text in places else str(int(text))] for text in named)
-    return list(dict.fromkeys(found))
+        raise DataError(f"{error}{_instead(uri, manifest, named)}") from None
+    places = {str(id_): node for node, id_ in ids_of(uri, manifest, nodes).items()}
+    return list(dict.fromkeys(places[text] for text in named))
+
+
+def _plain(text: str) -> str:
+    try:
+        return str(int(text))
+    except ValueError:
+        return text
 
 
 def ids_of(uri: str, manifest: Manifest, nodes: Array) -> dict[int, str | int]:
@@ -47,38 +55,26 @@ def _instead(uri: str, manifest: Manifest, given: Sequence[str]) -> str:
     """What a person may have meant by the first id that there is not."""
     if manifest.ids == "index":
         return f"; its nodes are 0 to {manifest.num_nodes - 1}"
-    pool = islice(_ids(uri, manifest), _COMPARED)
+    known = list(islice(_ids(uri, manifest), _COMPARED))
+    unknown = next(text for text in given if not _is_known(uri, manifest, text))
+    near: Sequence[Any] = []
     if manifest.ids == "string":
-        known = list(pool)
-        unknown = next(text for text in map(str.strip, given) if text not in set(known))
-        near: Sequence[Any] = difflib.get_close_matches(unknown, known, _NEAREST)
-        return f"; the nearest to {unknown} are {_listed(near)}" if near else _some(known)
-    numbers = np.fromiter(pool, np.int64)
-    wrong = [text for text in map(str.strip, given) if not _is_among(text, numbers)]
+        near = difflib.get_close_matches(unknown, known, _NEAREST)
+    elif unknown.lstrip("-").isdecimal():
+        near = nsmallest(_NEAREST, known, key=lambda id_: abs(id_ - int(unknown)))
+    if near:
+        return f"; nearest to {unknown}: {', '.join(map(str, near))}"
+    return f"; it has ids like {', '.join(map(str, known[:_NEAREST]))}"
+
+
+def _is_known(uri: str, manifest: Manifest, text: str) -> bool:
     try:
-        distance = np.abs(numbers.astype(np.float64) - int(wrong[0]))
-    except (ValueError, OverflowError):
-        return _some(numbers.tolist())
-    near = numbers[np.argsort(distance, kind="stable")[:_NEAREST]].tolist()
-    return f"; the nearest to {wrong[0]} are {_listed(near)}"
+        return len(indices_of(uri, manifest, [text])) == 1
+    except DataError:
+        return False
 
 
 def _ids(uri: str, manifest: Manifest) -> Iterator[Any]:
     ids = Ids(uri, manifest)
     for first in range(0, manifest.num_nodes, _AT_A_TIME):
         yield from ids.of(range(first, min(first + _AT_A_TIME, manifest.num_nodes))).to_pylist()
-
-
-def _is_among(text: str, numbers: Array) -> bool:
-    try:
-        return int(text) in numbers
-    except (ValueError, OverflowError):
-        return False
-
-
-def _some(known: Sequence[Any]) -> str:
-    return f"; it has ids like {_listed(known[:_NEAREST])}"
-
-
-def _listed(ids: Sequence[Any]) -> str:
-    return ", ".join(map(str, ids))

@@ -144,7 +144,7 @@ def _side(layer: Layer, edges: Edges, mean: Array, of: Array, top: int) -> Side:
     # of equal weights, the first node
     chosen = of[np.lexsort((edges.row[of], -np.abs(mean[of])))[:top]]
     a1, a2, lam, w = edges.weights
-    share, push = layer.terms(edges, chosen)
+    _, share, push = layer.terms(edges, chosen)
     shown = [
         Neighbour(int(edges.row[edge]), _heads(w[edge]), _heads(a1[edge]), _maybe(a2, edge),
                   _maybe(lam, edge), float(share[place]), float(push[place]))

@@ -39,10 +39,12 @@ class Terms(NamedTuple):
     """What some edges bring to their destination, each value for each of them.
 
     Attributes:
+        out: the term of each edge `[E, C]`; over all edges of a node they add up to O.
         share: the part of O that the edge's term makes up along O; 1 over all edges of a node.
         push: first-order effect of the term on the score; over all edges that of O.
     """
 
+    out: Tensor
     share: Tensor
     push: Tensor
 
@@ -115,7 +117,7 @@ class Layer:
         heads = own * values * _normed(attention, self._mixed.raw, at)
         terms = attention.out(heads.to(values.dtype).flatten(1))  # [E, C]
         out = self._mixed.out[at]
-        return Terms(share=terms @ out / (out @ out), push=terms @ self._gradient[at])
+        return Terms(terms, share=terms @ out / (out @ out), push=terms @ self._gradient[at])
 
     def _at(self, node: int) -> int:
         return int(np.searchsorted(self._nodes, node))

@@ -85,11 +85,13 @@ def summary(found: Explanation, kind: str) -> list[tuple[str, str]]:
 
 def title(found: Explanation, explained: Explanations, hop: Hop) -> str:
     """What a hop is."""
+    own = _name(found, found.node)
     if hop.number == 1:
-        what = f"what {_name(found, found.node)} attends to"
+        what = f"what node {own} attends to"
     else:
         left = f"; {hop.left_out:,} more are not followed" if hop.left_out else ""
-        what = f"what the strongest neighbours attend to{left}"
+        strongest = "its strongest neighbours" if hop.number == 2 else "the strongest of those"
+        what = f"node {own}, what {strongest} attend to{left}"
     return f"Hop {hop.number}, layer {hop.layer} of {explained.layers}: {what}"
 
 
