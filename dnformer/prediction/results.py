@@ -4,9 +4,11 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
+import pyarrow as pa
 from pydantic import Field, ValidationError
 
 from dnformer import storage
+from dnformer.data.manifest import PartFile
 from dnformer.data.parts import read_part
 from dnformer.data.table import Target
 from dnformer.errors import DataError
@@ -100,19 +102,11 @@ class Predictions(NamedTuple):
                 there = ", ".join(self.manifest.columns)
                 raise DataError(f"{self.uri}: no column {name!r}; there are {there}")
         for file in self.manifest.files:
-            yield from read_part(self.uri, _part(file), names, _ROWS)
+            yield from read_part(self.uri, PartFile(**file.model_dump()), names, _ROWS)
 
     def table(self, columns: Sequence[str] | None = None) -> Any:
         """The same as one `pyarrow.Table`, in memory; `.to_pandas()` makes a frame of it."""
-        import pyarrow as pa
-
         return pa.Table.from_batches(self.batches(columns))
-
-
-def _part(file: File) -> Any:
-    from dnformer.data.manifest import PartFile
-
-    return PartFile(**file.model_dump())
 
 
 def open_predictions(uri: str) -> Predictions:

@@ -53,6 +53,9 @@ def test_layers_equal_a_full_forward_pass(name, tmp_path):
 
 
 @pytest.mark.ray
+@pytest.mark.filterwarnings(r"ignore::DeprecationWarning:ray\..*")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_two_workers_give_the_same_bits(make_run, tmp_path):
     # three ranges of each layer, and four parts
     source = SyntheticSource(nodes=9000, classes=3, features=8, degree=4)

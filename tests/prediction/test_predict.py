@@ -1,11 +1,15 @@
 """Predictions are what a full forward pass gives, whatever is asked for, with the original ids."""
 
+import hashlib
+import json
 import os
+import shutil
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import safetensors.torch
 import torch
 
 import dnformer
@@ -266,6 +270,23 @@ def test_run_without_a_best_model_is_one_line(run, folder, tmp_path):
     begun.mkdir()
     (begun / "run.json").write_bytes((folder / "runs" / "topic" / "run.json").read_bytes())
     with pytest.raises(CheckpointError, match="no checkpoint yet; train it first"):
+        predict(str(begun), str(tmp_path / "out"))
+
+
+def test_run_whose_validation_gave_nothing_is_one_line(run, folder, tmp_path):
+    begun = tmp_path / "begun"
+    shutil.copytree(run, begun)
+    (state,) = begun.glob("checkpoints/*/state.json")
+    document = json.loads(state.read_text())
+    tensors = safetensors.torch.load_file(state.with_name(document["tensors"]["file"]))
+    kept = {name: tensor for name, tensor in tensors.items() if not name.startswith("best.")}
+    content = safetensors.torch.save(kept)
+    sha256 = hashlib.sha256(content).hexdigest()
+    file = f"{sha256[:16]}.safetensors"
+    document["tensors"] = {"file": file, "bytes": len(content), "sha256": sha256}
+    state.with_name(file).write_bytes(content)
+    state.write_text(json.dumps(document))
+    with pytest.raises(CheckpointError, match="so there is no best model; train it further"):
         predict(str(begun), str(tmp_path / "out"))
 
 
