@@ -47,8 +47,8 @@ def test_report_of_several_runs(run, trained, tmp_path, capsys):
         (["{tmp}"], "no run and no search here"),
         (["{run}", "--out", "{tmp}"], "is a folder; name a file in it"),
         (["{run}", "{run}"], "a run stands twice"),
-        (["{run}", "--nodes", "0"], "is not in the range"),
-        ([], "Missing argument"),
+        (["{run}", "--nodes", "0"], "greater than or equal to 1"),
+        ([], "Missing parameter: runs"),
     ],
 )
 def test_mistakes_are_one_line(run, tmp_path, capsys, arguments, says):

@@ -12,7 +12,7 @@ from dnformer.report.page import Page
 from dnformer.report.write import build_page
 from dnformer.training.run import read_result
 
-from .conftest import CLASSES, NUM_NODES, OPTIONS
+from .conftest import NUM_NODES, OPTIONS
 
 
 def page_of(*uris: str, **options: object) -> Page:
@@ -35,7 +35,7 @@ def valid(page: Page) -> int:
             return {key: plain(each) for key, each in value.items()}
         if isinstance(value, list):
             return [plain(each) for each in value]
-        known = isinstance(value, str) and value.startswith("$") and value != CLASSES[2]
+        known = isinstance(value, str) and value.startswith("$")
         return value if not known else "Blues" if value == "$heat" else "#000"
 
     drawings = page.drawings()

@@ -31,7 +31,7 @@ def test_trials_are_ranked_and_all_there(search):
 
 def test_coordinates_leave_out_what_a_trial_does_not_set(search):
     page = page_of(search)
-    assert column(page, "parallel", "trial") == [4, 3, 2, 6, 0, 1]
+    assert column(page, "parallel", "trial") == [4, 3, 6, 2, 0, 1]
     lines = page.drawings()["figure-parallel"]["data"]
     by_trial = {each["text"].split(":")[0]: each["y"] for each in lines if each["mode"] == "lines"}
     # heads 2 of [1, 2, 4], layers 2 of 1 to 3, lr, norm pre, the value between least and most
