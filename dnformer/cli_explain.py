@@ -53,11 +53,12 @@ def explain(
     reached = configure_storage(storage_options)
     with waiting("loading torch"):
         from dnformer import explain as explaining
+        from dnformer.explain.page import page_place, write_page
+    place = None if html is None else page_place(html)
     found = explaining.explain(run, node, hops=hops, top=top, reached=reached)
-    if html is not None:
-        from dnformer.explain.page import write_page
-
-        say(f"wrote {write_page(found, html)}")
+    if place is not None:
+        write_page(found, place)
+        say(f"wrote {place}")
     if as_json:
         print(json.dumps(found.as_dict()))
         return

@@ -1,6 +1,7 @@
 """Explanations as one page that works offline: a drawing of each, with its tables."""
 
 from dnformer import storage
+from dnformer.errors import ConfigError
 from dnformer.explain import words
 from dnformer.explain.drawing import neighbourhood
 from dnformer.explain.run import Explanation, Explanations
@@ -29,10 +30,20 @@ def page(explained: Explanations) -> Page:
     )  # fmt: skip
 
 
-def write_page(explained: Explanations, uri: str) -> str:
-    """Writes the page as one file, local or at any fsspec URI, and gives its place."""
-    uri = storage.absolute(uri)
+def write_page(explained: Explanations, uri: str) -> None:
+    """Writes the page as one file, at what `page_place` gave."""
     storage.write_bytes(uri, render(page(explained), own="dnformer.explain").encode())
+
+
+def page_place(uri: str) -> str:
+    """Where a page that is asked for at `uri`, local or any fsspec URI, goes.
+
+    Raises:
+        ConfigError: a folder is there.
+    """
+    uri = storage.absolute(uri)
+    if uri.endswith("/") or storage.list_names(uri):
+        raise ConfigError(f"--html {uri} is a folder; name a file in it, as in {uri}/explain.html")
     return uri
 
 

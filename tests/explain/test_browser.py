@@ -26,7 +26,9 @@ def driver() -> Iterator[webdriver.Chrome]:
 def uri(trained: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> str:
     run = trained("explained", model={"hidden": 8, "lambda": "fixed", "lambda_init": 1.0})
     explained = explain(run, [f"07 {EVIL}", f"08 {EVIL}"], top=3)
-    return "file://" + write_page(explained, str(tmp_path_factory.mktemp("page") / "e.html"))
+    path = tmp_path_factory.mktemp("page") / "e.html"
+    write_page(explained, str(path))
+    return path.as_uri()
 
 
 @pytest.fixture

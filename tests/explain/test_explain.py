@@ -153,6 +153,13 @@ def test_command_refuses(run, plain, arguments, says):
     assert result.stdout == ""
 
 
+def test_page_is_no_folder(run, plain, tmp_path):
+    (tmp_path / "there").write_text("")
+    result = run("explain", plain, "--node", NODE, "--html", tmp_path)
+    assert result.returncode == 2
+    assert f"--html {tmp_path} is a folder; name a file in it" in result.stderr
+
+
 def test_command_refuses_other_models(run, trained):
     other = trained("gcn", model={"name": "gcn", "hidden": 8}, loader={"kind": "full"})
     result = run("explain", other, "--node", NODE)
