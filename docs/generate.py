@@ -106,7 +106,7 @@ def config() -> str:
 def _field(field: Field) -> str:
     default = "required" if field.default is None else f"`{field.default}`"
     kind = "runtime" if field.runtime else "identity"
-    cells = (f"`{field.path}`", field.type, default, kind, field.description)
+    cells = (f"`{field.path}`", field.values, default, kind, field.description)
     return f"| {' | '.join(map(_cell, cells))} |"
 
 

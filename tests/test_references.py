@@ -29,8 +29,8 @@ def test_fields_are_all_there_with_their_defaults():
             assert described[leaf.path].runtime == leaf.runtime, leaf.path
     assert described["name"].default is None
     assert described["optim.lr"].default == "0.005"
-    assert described["model.lambda"].type == "edge | head | fixed | reparam"
-    assert described["train.workers"].type == "whole number | [whole number, whole number]"
+    assert described["model.lambda"].values == "edge | head | fixed | reparam"
+    assert described["train.workers"].values == "whole number | [whole number, whole number]"
 
 
 def test_every_field_is_described():

@@ -18,7 +18,7 @@ class Field(NamedTuple):
 
     Attributes:
         path: dotted, as `--set` takes it; a part in angle brackets stands for any.
-        type: what values it takes.
+        values: what it takes.
         default: as YAML has it; None: it is required.
         runtime: whether it decides nothing of what a run computes.
         description: of the field.
@@ -26,7 +26,7 @@ class Field(NamedTuple):
     """
 
     path: str
-    type: str
+    values: str
     default: str | None
     runtime: bool
     description: str

@@ -24,10 +24,10 @@ draw = random.Random(0)
 people = {f"person-{i:03}": ("tea", "coffee")[i % 2] for i in range(200)}
 with open("people.csv", "w", newline="") as file:
     rows = csv.writer(file)
-    rows.writerow(["id", "label", "age", "cups"])
+    rows.writerow(["id", "label", "sleep", "cups"])
     for name, drink in people.items():
-        cups = draw.gauss(3 if drink == "coffee" else 2, 1)
-        rows.writerow([name, drink, draw.randint(18, 80), f"{cups:.2f}"])
+        cups = draw.gauss(4 if drink == "coffee" else 1, 1)
+        rows.writerow([name, drink, f"{draw.uniform(0, 8):.1f}", f"{cups:.2f}"])
 with open("friends.csv", "w", newline="") as file:
     rows = csv.writer(file)
     rows.writerow(["src", "dst"])
@@ -44,6 +44,7 @@ print(f"{manifest.num_nodes} people, {manifest.num_edges} friendships, written: 
 # %%
 result = dnformer.train({
     "name": "people",
+    "optim": {"lr": 0.01},
     "data": {"uri": "cache/people", "split": {"random": [0.6, 0.2, 0.2]}},
     "loader": {"num_neighbors": [5, 5], "batch_size": 32},
     "model": {"hidden": 8, "heads": 2, "dropout": 0.2},
@@ -62,7 +63,7 @@ model = dnformer.load("people-model")
 # New people: features in the order of the table's columns, friendships as PyG's edge_index.
 
 # %%
-x = torch.tensor([[30.0, 3.2], [41.0, 3.4], [52.0, 2.9]])
+x = torch.tensor([[7.0, 3.2], [6.5, 4.4], [4.0, 3.9]])
 edge_index = torch.tensor([[1, 2, 0], [0, 0, 1]])  # 1 and 2 are friends of 0, 0 is one of 1
 with torch.no_grad():
     probabilities = model.decide(model(x, edge_index))
