@@ -24,7 +24,7 @@ def settings(config: RunConfig, trained_with: dict[str, str]) -> Section:
     """
     values, defaults = _values(config), config.defaults()
     rows = [
-        [path, written(value), written(clean(defaults[path]))]
+        [path, written(_given(value)), written(_given(clean(defaults[path])))]
         for path, value in values.items()
         if path not in defaults or value != clean(defaults[path])
     ]
@@ -71,6 +71,13 @@ def clean(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [clean(each) for each in value]
     return storage.redacted(value) if isinstance(value, str) else value
+
+
+def _given(value: Any) -> Any:
+    """`value` without what is null or empty in it: a search's space has much of that."""
+    if isinstance(value, dict):
+        return {key: _given(each) for key, each in value.items() if each not in (None, {})}
+    return value
 
 
 def written(value: Any) -> str:

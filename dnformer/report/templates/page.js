@@ -21,9 +21,18 @@
     return names ? named(value.slice(1)) : value;
   }
 
-  // without the numbers in a heat map that has no room for them
+  // where there is little room, a heat map has neither numbers nor scale
   function fitting(data, narrow) {
-    return narrow ? data.map(({ texttemplate, ...trace }) => trace) : data;
+    if (!narrow) return data;
+    return data.map(({ texttemplate, ...trace }) => (
+      trace.type === "heatmap" ? { ...trace, showscale: false } : trace
+    ));
+  }
+
+  // a name's first letters; an entity as in &lt; is one
+  function short(name) {
+    const letters = name.match(/&\w+;|[^]/gu) ?? [];
+    return letters.length > 12 ? letters.slice(0, 11).join("") + "…" : name;
   }
 
   function styled(layout, height, narrow) {
@@ -45,7 +54,11 @@
     };
     const found = { ...style, ...layout };
     for (const key of Object.keys(found)) {
-      if (/^[xy]axis\d*$/.test(key)) found[key] = { ...axis, ...found[key] };
+      if (/^[xy]axis\d*$/.test(key)) {
+        found[key] = { ...axis, ...found[key] };
+        const names = found[key].ticktext;
+        if (narrow && names) found[key].ticktext = names.map(short);
+      }
     }
     return found;
   }
