@@ -115,7 +115,7 @@ def test_training_on_noise_goes_on_where_it_was(run):
     rows = rows_of(json.loads(first.stdout))
     before = rows["quantised", "accuracy", "float32"]["run"]["mean"]
     after = rows["noise at training", "accuracy", "0.5 · E"]["run"]["mean"]
-    lost = rows["noise at training", "loss by it", "0.5 · E"]["run"]["mean"]
+    lost = rows["noise at training", "cost", "0.5 · E"]["run"]["mean"]
     assert lost == pytest.approx(before - after)
 
 

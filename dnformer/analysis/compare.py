@@ -101,17 +101,17 @@ CLAIMS = (
           Key("outliers", "logits, largest", EVERYWHERE), "difference", "below"),
     Claim("Smaller outliers among hidden states",
           Key("outliers", "hidden states, largest", EVERYWHERE), "difference", "below"),
-    Claim("Logits of 6 bits cost at most 0.2 points", Key("quantised", "loss by it", "6 bits"),
+    Claim("Logits of 6 bits cost at most 0.2 points", Key("quantised", "cost", "6 bits"),
           "run", "below", 0.002),
     Claim("Logits of 4 bits cost less than with one softmax",
-          Key("quantised", "loss by it", "4 bits"), "difference", "below"),
+          Key("quantised", "cost", "4 bits"), "difference", "below"),
     Claim("A noise edge weighs less than a true one (E noise edges)",
           Key("noise at test", "weight of a noise edge over a true one", ratio_place(1)), "run",
           "below", 1),
     Claim("Noise edges at test cost less than with one softmax",
-          Key("noise at test", "loss by it", AREA), "difference", "below"),
+          Key("noise at test", "cost", AREA), "difference", "below"),
     Claim("Noise edges at training cost less than with one softmax",
-          Key("noise at training", "loss by it", AREA), "difference", "below"),
+          Key("noise at training", "cost", AREA), "difference", "below"),
     *(
         Claim(f"Less attention on {count} distractors than by one softmax",
               Key("distractors", "share of attention", f"{count} a node, {EVERYWHERE}"),
@@ -127,17 +127,13 @@ class Judged(NamedTuple):
     Attributes:
         claim: it.
         twin: number of the twin that it is about; None: the run's own number.
-        mean: what was measured.
-        low: end of its interval; None of a single run.
-        high: likewise.
+        found: what was measured.
         verdict: in words.
     """
 
     claim: Claim
     twin: int | None
-    mean: float
-    low: float | None
-    high: float | None
+    found: Estimate | Paired
     verdict: Verdict
 
 
@@ -160,8 +156,7 @@ def _judge(claim: Claim, rows: Mapping[Key, Row]) -> Iterator[Judged]:
 
 
 def _judged(claim: Claim, twin: int | None, found: Estimate | Paired) -> Judged:
-    mean, low, high = found[:3]
-    return Judged(claim, twin, mean, low, high, _verdict(claim, low, high))
+    return Judged(claim, twin, found, _verdict(claim, found.low, found.high))
 
 
 def _verdict(claim: Claim, low: float | None, high: float | None) -> Verdict:

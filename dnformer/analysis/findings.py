@@ -73,7 +73,7 @@ class Subject:
         model: on the CPU.
         graph: its dataset, with its splits.
         objective: what it is scored by.
-        seed: of what is added to the graph.
+        seed: of what is added to the graph, and of the order of permuted labels.
         most_nodes: whose attention is looked at; None: all.
     """
 
@@ -134,7 +134,8 @@ def attention_findings(subject: Subject) -> Findings:
         found += [(Key("attention", name, place), value) for name, value in _contrast(measured)]
         if subject.has_classes:
             y = torch.from_numpy(np.array(subject.graph.y))
-            found += [(Key("attention", name, place), value) for name, value in _lift(measured, y)]
+            lifts = _lift(measured, y, subject.seed)
+            found += [(Key("attention", name, place), value) for name, value in lifts]
             found += [(Key("lambda", name, place), value) for name, value in _auc(measured, y)]
         found += [(Key("lambda", name, place), value) for name, value in _lambda(measured)]
         found += [(Key("outliers", name, place), value) for name, value in _outliers(layer)]
@@ -177,10 +178,10 @@ def _median(values: Tensor) -> float:
     return float(values.nanmedian(0).values.mean())
 
 
-def _lift(found: LayerAttention, y: Tensor) -> Iterator[tuple[str, float]]:
+def _lift(found: LayerAttention, y: Tensor, seed: int) -> Iterator[tuple[str, float]]:
     permuted = y.clone()
     known = (y >= 0).nonzero().squeeze(1)
-    order = torch.from_numpy(np.random.default_rng(0).permutation(len(known)))
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(known)))
     permuted[known] = y[known[order]]
     for name, labels in (("label lift", y), ("label lift, labels permuted", permuted)):
         own = _between_known(found, labels)
@@ -232,7 +233,7 @@ def quantised_findings(subject: Subject) -> Findings:
         place = f"{bits} bits"
         score = subject.quantised_score(bits)
         found[Key("quantised", subject.metric, place)] = score
-        found[Key("quantised", "loss by it", place)] = subject.harm(score, before)
+        found[Key("quantised", "cost", place)] = subject.harm(score, before)
     return found
 
 
@@ -256,9 +257,9 @@ def noise_scores(section: str, subject: Subject, scores: dict[float, float]) -> 
         found[Key(section, subject.metric, ratio_place(ratio))] = score
         if ratio:
             harm = subject.harm(score, scores[0.0])
-            found[Key(section, "loss by it", ratio_place(ratio))] = harm
+            found[Key(section, "cost", ratio_place(ratio))] = harm
     harms = [subject.harm(score, scores[0.0]) for score in scores.values()]
-    found[Key(section, "loss by it", AREA)] = float(np.trapezoid(harms, list(scores)))
+    found[Key(section, "cost", AREA)] = float(np.trapezoid(harms, list(scores)))
     return found
 
 

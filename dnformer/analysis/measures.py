@@ -12,7 +12,7 @@ For weights w over the n neighbours of a node, with s their sum:
 M destinations, E edges, H heads.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,7 +39,7 @@ def with_enough_neighbours(found: LayerAttention) -> LayerAttention:
     edges = keep[found.topology.dst()]
     colptr = torch.cat([counts.new_zeros(1), counts[keep].cumsum(0)])
     columns = ("a1", "a2", "lam", "w", "s1", "s2")
-    per_edge = {
+    per_edge: dict[str, Any] = {
         name: None if (values := getattr(found, name)) is None else values[edges]
         for name in columns
     }

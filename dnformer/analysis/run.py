@@ -93,9 +93,10 @@ class Analysis(NamedTuple):
                     "claim": found.claim.text,
                     **found.claim.key._asdict(),
                     "against": None if found.twin is None else uris[found.twin],
-                    "mean": found.mean,
-                    "low": found.low,
-                    "high": found.high,
+                    "of": found.claim.of,
+                    "mean": found.found[0],
+                    "low": found.found.low,
+                    "high": found.found.high,
                     "verdict": found.verdict,
                 }
                 for found in self.claims
@@ -130,7 +131,7 @@ def analyse(asked: Asked, say: Callable[[str], None]) -> Analysis:
     )  # fmt: skip
 
 
-def _measure(uri: str, asked: Asked, say: Callable[[str], None]) -> tuple[Subject, Findings]:
+def _measure(uri: str, asked: Asked, say: Callable[[str], None]) -> Findings:
     subject, config = open_subject(uri, asked.reached, most_nodes=asked.most_nodes)
     findings: Findings = {}
     for what, measure in _MEASURED:

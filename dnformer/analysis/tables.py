@@ -1,9 +1,9 @@
 """An analysis in words: a table a section, and one of the papers' claims."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from dnformer.analysis.compare import Beside, Estimate, Judged, Row
+from dnformer.analysis.compare import Estimate, Judged, Row
 from dnformer.analysis.contrast import FEWEST
 from dnformer.analysis.findings import Key
 from dnformer.analysis.run import Analysis
@@ -38,7 +38,7 @@ class Shown(NamedTuple):
 
 def is_percent(key: Key, analysis: Analysis) -> bool:
     """Whether a number is a share that is read in per cent."""
-    scored = key.name in (analysis.metric, "loss by it")
+    scored = key.name in (analysis.metric, "cost")
     return key.name == "share of attention" or (scored and analysis.percent)
 
 
@@ -71,63 +71,50 @@ def section_table(analysis: Analysis, section: str) -> Shown:
     for twin in analysis.twins:
         header += [twin.label, f"difference from {twin.label}"]
     rows = [
-        [row.key.name, row.key.place, *_numbers(row, percent=is_percent(row.key, analysis))]
+        [row.key.name, row.key.place, *_numbers(row, analysis)]
         for row in analysis.rows
         if row.key.section == section
     ]
     return Shown(section.replace(" ", "-"), TITLES[section], header, rows)
 
 
-def _numbers(row: Row, *, percent: bool) -> Iterator[str]:
-    yield _estimate(row.run, percent=percent)
+def _numbers(row: Row, analysis: Analysis) -> Iterator[str]:
+    yield _written(row.run, row.key, analysis)
     for beside in row.against:
-        yield from _beside(beside, percent=percent)
+        if beside is None:
+            yield from ("–", "–")
+        else:
+            yield _written(beside.twin, row.key, analysis)
+            yield _written(beside.difference, row.key, analysis, sign="+")
 
 
-def _beside(beside: Beside | None, *, percent: bool) -> tuple[str, str]:
-    if beside is None:
-        return "–", "–"
-    return _estimate(beside.twin, percent=percent), _difference(beside.difference, percent=percent)
-
-
-def _estimate(found: Estimate, *, percent: bool) -> str:
-    return _with_interval(found.mean, found.low, found.high, percent=percent, sign="")
-
-
-def _difference(found: Paired, *, percent: bool) -> str:
-    return _with_interval(found.mean_difference, found.low, found.high, percent=percent, sign="+")
-
-
-def _with_interval(
-    mean: float, low: float | None, high: float | None, *, percent: bool, sign: str
+def _written(
+    found: Estimate | Paired, key: Key, analysis: Analysis, *, sign: Literal["", "+"] = ""
 ) -> str:
+    """A mean, or with a sign a difference of means, with its interval."""
+    mean, low, high = found[:3]
+    percent = is_percent(key, analysis)
+
     def number(value: float) -> str:
         return f"{100 * value:{sign}.2f}" if percent else f"{value:{sign}.3g}"
 
-    unit = (" points" if sign else " %") if percent else ""
+    unit = (" points" if sign or key.name == "cost" else " %") if percent else ""
     if low is None or high is None:
         return number(mean) + unit
     return f"{number(mean)}{unit} [{number(low)}, {number(high)}]"
 
 
 def _claims(analysis: Analysis) -> Shown:
-    rows = [
-        [
-            found.claim.text,
-            "" if found.twin is None else analysis.twins[found.twin].label,
-            found.verdict,
-            _measured(found, analysis),
-        ]
-        for found in analysis.claims
-    ]
     header = ["claim", "against", "verdict", "measured"]
+    rows = [_claim(found, analysis) for found in analysis.claims]
     return Shown("claims", "What holds of the papers' claims", header, rows)
 
 
-def _measured(found: Judged, analysis: Analysis) -> str:
-    sign = "" if found.claim.of == "run" else "+"
-    percent = is_percent(found.claim.key, analysis)
-    return _with_interval(found.mean, found.low, found.high, percent=percent, sign=sign)
+def _claim(judged: Judged, analysis: Analysis) -> list[str]:
+    claim, twin, found, verdict = judged
+    against = "" if twin is None else analysis.twins[twin].label
+    sign: Literal["", "+"] = "" if claim.of == "run" else "+"
+    return [claim.text, against, verdict, _written(found, claim.key, analysis, sign=sign)]
 
 
 def markdown(analysis: Analysis) -> str:

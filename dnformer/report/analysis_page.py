@@ -68,7 +68,7 @@ def _figures(analysis: Analysis, rows: Sequence[Row]) -> Iterator[Figure]:
             traces=traces,
             layout={
                 "xaxis": named_axis(list(map(label, places)), ""),
-                "yaxis": axis(label(name, 60), percent=percent),
+                "yaxis": axis("", percent=percent),
             },
             table=Table(
                 f"{own[0].key.section}-{name}".replace(" ", "-"),
