@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from dnformer.api import evaluate, train, tune
     from dnformer.data.graph import open_graph
     from dnformer.data.ingest.run import ingest
-    from dnformer.export import load
+    from dnformer.export.load import load
     from dnformer.loader import NeighborLoader, NeighborSampler
     from dnformer.nn import DNFormer
     from dnformer.prediction.launch import predict

@@ -1,7 +1,7 @@
 """Opens an exported model."""
 
 import hashlib
-from typing import cast, final
+from typing import final
 
 import safetensors.torch
 import torch
@@ -79,7 +79,7 @@ def load(uri: str) -> LoadedModel:
     except CheckpointError as error:
         raise CheckpointError(f"{uri}: {error}; export the run again") from None
     network.load_state_dict(weights)
-    return cast(LoadedModel, LoadedModel(network, about).eval())
+    return LoadedModel(network, about).eval()
 
 
 def _weights(uri: str, about: About) -> dict[str, Tensor]:
@@ -88,6 +88,7 @@ def _weights(uri: str, about: About) -> dict[str, Tensor]:
         found = "is missing" if content is None else "was changed"
         raise CheckpointError(f"{uri}: {WEIGHTS} {found} since it was written; export it again")
     try:
-        return safetensors.torch.load(content)
+        weights: dict[str, Tensor] = safetensors.torch.load(content)
     except SafetensorError as error:
         raise CheckpointError(f"{uri}/{WEIGHTS} cannot be read: {error}") from None
+    return weights
