@@ -106,13 +106,6 @@ def exact_embeddings(
         return [layers.run(last, h, projected, each.numpy()) for each in nodes]
 
 
-def embed_all(
-    model: DNFormer, graph: Graph, group: Group, max_rows: int, source: DenseSource | None
-) -> Tensor:
-    """The first block's input `[N, C]` of all nodes, in ranges shared among the ranks."""
-    return Layers(model, graph, group, RangeLimits(rows=max_rows)).embed(source)
-
-
 class Layers(NamedTuple):
     """Runs blocks range by range, shared among the ranks, which all call it at the same points.
 
