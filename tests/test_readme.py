@@ -66,7 +66,7 @@ def test_commands_of_the_first_section_run_in_order(folder, monkeypatch, capsys)
     assert "test accuracy" in said
     assert re.search(r"node-7\b.*(red|blue)", said)
     assert "<html" in (folder / "report.html").read_text()
-    ids = pq.read_table(folder / "predictions", columns=["id"])["id"].to_pylist()
+    ids = pq.read_table(folder / "predictions" / "parts", columns=["id"])["id"].to_pylist()
     assert sorted(ids) == sorted(f"node-{i}" for i in range(60))
 
 
