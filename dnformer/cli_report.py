@@ -13,8 +13,9 @@ def report(
     runs: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN|SEARCH...",
-            help="Folder of a run or of a search; or of several runs, to see them side by side.",
+            metavar="RUN|SEARCH|RESULTS...",
+            help="Folder of a run, of a search or of `reproduce`'s results; or of several runs, to "
+            "see them side by side.",
         ),
     ],
     out: Annotated[

@@ -51,6 +51,7 @@ def reproduce(  # noqa: PLR0913 - one parameter an option
     """Run what is missing of a table of the paper, and print it; the same again goes on."""
     with waiting("loading torch"):
         from dnformer.reproduce import (
+            ROWS,
             Asked,
             Rows,
             Sitting,
@@ -62,7 +63,7 @@ def reproduce(  # noqa: PLR0913 - one parameter an option
         )  # fmt: skip
 
     asked = Asked(table, configs, _names(datasets), _names(models), splits, protocol)
-    cells, rows = cells_of(asked), Rows(results / "runs.jsonl")
+    cells, rows = cells_of(asked), Rows(results / ROWS)
     outcome = run_cells(cells, rows, Sitting(storage_path, workers, root, max_hours, say))
     found = summary(cells, rows, outcome.fingerprints, protocol=protocol)
     if table == "tune":

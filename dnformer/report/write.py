@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 from dnformer import storage
 from dnformer.errors import CheckpointError, ConfigError
-from dnformer.report import comparison_page, run_page, search_page
+from dnformer.report import comparison_page, reproduction_page, run_page, search_page
 from dnformer.report.kinds import Kind, Options
 from dnformer.report.page import Page
 from dnformer.report.render import render
 
-KINDS = (run_page.KIND, search_page.KIND, comparison_page.KIND)
+KINDS = (run_page.KIND, search_page.KIND, comparison_page.KIND, reproduction_page.KIND)
 
 
 class Written(NamedTuple):

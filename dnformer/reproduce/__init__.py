@@ -6,11 +6,11 @@ split, seed), so tables share rows, and a new sitting runs only what no row says
 
 from dnformer.reproduce.best import write_best
 from dnformer.reproduce.grid import Asked, Cell, cells_of
-from dnformer.reproduce.rows import Row, Rows
+from dnformer.reproduce.rows import ROWS, Row, Rows
 from dnformer.reproduce.run import Sitting, run_cells
 from dnformer.reproduce.tables import markdown, summary
 
 __all__ = [
-    "Asked", "Cell", "Row", "Rows", "Sitting", "cells_of", "markdown", "run_cells", "summary",
-    "write_best",
+    "ROWS", "Asked", "Cell", "Row", "Rows", "Sitting", "cells_of", "markdown", "run_cells",
+    "summary", "write_best",
 ]  # fmt: skip

@@ -13,6 +13,8 @@ from dnformer.errors import ConfigError, DataError
 from dnformer.parsing import Section, parse
 from dnformer.reproduce.grid import Cell
 
+ROWS = "runs.jsonl"
+
 
 class Row(Section):
     """A finished run."""

@@ -92,9 +92,11 @@ def run_cells(cells: Sequence[Cell], rows: Rows, sitting: Sitting) -> Outcome:
     found = _fingerprints(cells, sitting)
     missing = [cell for cell in cells if rows.of(cell, found[cell.dataset]) is None]
     sitting.say(f"{len(cells) - len(missing)} of {len(cells)} runs are there")
-    added, failed = 0, list[tuple[Cell, str]]()
+    added, failed, begun = 0, list[tuple[Cell, str]](), time.monotonic()
     for cell, result in _results(_in_time(missing, sitting), sitting):
-        done = f"{added + len(failed) + 1}/{len(missing)} {_name(cell)}"
+        number = added + len(failed) + 1
+        left = (time.monotonic() - begun) / number * (len(missing) - number)
+        done = f"{number}/{len(missing)} (some {_span(left)} left) {_name(cell)}"
         if isinstance(result, str):
             failed.append((cell, result))
             sitting.say(f"{done}: failed: {result}")
@@ -160,6 +162,11 @@ def _row(cell: Cell, fingerprint: str, result: dict[str, Any]) -> Row:
         best_epoch=result["best_epoch"], seconds=round(result["seconds"], 3),
         versions={name: version(name) for name in _VERSIONS},
     )  # fmt: skip
+
+
+def _span(seconds: float) -> str:
+    """Seconds in words that are as exact as a guess."""
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _name(cell: Cell) -> str:

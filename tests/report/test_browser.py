@@ -14,10 +14,11 @@ from dnformer.report.write import write_report
 
 from ..browser import broken_rules, chromium, emulate, needs_browser, requests, resize
 from .conftest import OPTIONS
+from .test_reproduction_page import FIGURE2, TABLE2, put
 
 pytestmark = needs_browser
 
-KINDS = ("run", "search", "comparison")
+KINDS = ("run", "search", "comparison", "reproduction")
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +33,15 @@ def files(
 ) -> dict[str, Path]:
     """The pages by kind."""
     folder = tmp_path_factory.mktemp("pages")
+    results = tmp_path_factory.mktemp("results")
+    (results / "runs.jsonl").touch()
+    put(results, "table2-random.json", TABLE2)
+    put(results, "figure2-random.json", FIGURE2)
     named = {
         "run": [run],
         "search": [search],
         "comparison": [run, trained("numbers", data={"label": "size"})],
+        "reproduction": [str(results)],
     }
     for kind, uris in named.items():
         write_report(uris, str(folder / f"{kind}.html"), OPTIONS)
@@ -69,7 +75,7 @@ def test_page_draws_all_figures_and_asks_for_nothing(driver, show, kind):
         "return [...document.querySelectorAll('.plot')].map(plot => "
         "[plot.id, plot.querySelectorAll('.plot-container path, .plot-container image').length])"
     )
-    assert len(figures) >= 4
+    assert len(figures) >= 3
     assert all(paths > 0 for _, paths in figures), figures
     assert driver.get_log("browser") == []
     assert {url.partition(":")[0] for url in requests(driver)} <= {"file", "data"}
