@@ -155,7 +155,7 @@ def _variants(asked: Asked, dataset: str) -> Iterator[tuple[str, RunConfig]]:
 
 def shape_label(layers: int, heads: int) -> str:
     """What figure 2 calls a model of so many layers and heads."""
-    return f"{layers} layers, {heads} heads"
+    return f"{layers} layer{'s' * (layers > 1)}, {heads} head{'s' * (heads > 1)}"
 
 
 def _shapes() -> Iterator[tuple[int, int]]:
