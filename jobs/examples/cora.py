@@ -40,7 +40,7 @@ config = {
     "name": "walk",
     "data": {"uri": uri, "split": {"random": [0.6, 0.2, 0.2]}},
     "loader": {"num_neighbors": [10, 5], "batch_size": 256},
-    "model": {"hidden": 8, "heads": 2, "input_norm": "row"},
+    "model": {"hidden": 64, "heads": 2},
     "train": {"epochs": given.epochs, "patience": 30, "threads": 1},
 }
 result = dnformer.train(config)
