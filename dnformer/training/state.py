@@ -107,19 +107,16 @@ class TrainState:
         Raises:
             CheckpointError: they do not fit the model.
         """
-        try:
-            plain = parse(Values, values, name="the checkpoint's state")
-        except ConfigError as error:
-            raise CheckpointError(f"{error}; remove the checkpoint") from None
+        plain = parse_values(values)
         parts: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "optim": {}, "ema": {}}
         for name, tensor in tensors.items():
             part, _, key = name.partition(".")
             if part not in parts:
                 raise CheckpointError(f"the checkpoint has an unknown tensor {name!r}; remove it")
             parts[part][key] = tensor
-        check_weights(self.model, parts["model"])
+        check_weights(self.model, parts["model"], whose="the checkpoint's weights")
         if plain.best_value is not None:
-            check_weights(self.model, parts["best"])
+            check_weights(self.model, parts["best"], whose="the checkpoint's best weights")
         self.model.load_state_dict(parts["model"])
         # copied: the file's own memory is not aligned, on which last bits may depend
         self.best_model = {name: tensor.clone() for name, tensor in parts["best"].items()}
@@ -133,12 +130,38 @@ class TrainState:
                 setattr(self, name, _copied(getattr(plain, name)))
 
 
+def parse_values(values: dict[str, Any]) -> Values:
+    """What a checkpoint holds beside tensors.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    try:
+        return parse(Values, values, name="the checkpoint's state")
+    except ConfigError as error:
+        raise CheckpointError(f"{error}; remove the checkpoint") from None
+
+
+def no_best_model(run: str) -> CheckpointError:
+    """What is wrong with a run that has no best weights."""
+    return CheckpointError(
+        f"{run}: no validation gave a number yet, so there is no best model; train it further"
+    )
+
+
 def _copied(value: Any) -> Any:
     return list(value) if isinstance(value, list) else value
 
 
-def check_weights(model: nn.Module, tensors: dict[str, Tensor]) -> None:
+def check_weights(
+    model: nn.Module, tensors: dict[str, Tensor], *, whose: str = "the weights"
+) -> None:
     """Refuses weights that have not exactly the model's names, shapes and dtypes.
+
+    Args:
+        model: what they should fit.
+        tensors: the weights by name.
+        whose: they are, in the words of the error.
 
     Raises:
         CheckpointError: the first that differs is named.
@@ -151,7 +174,7 @@ def check_weights(model: nn.Module, tensors: dict[str, Tensor]) -> None:
     ]
     if wrong:
         more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        raise CheckpointError(f"the weights do not fit the model: {wrong[0]}{more}")
+        raise CheckpointError(f"{whose} do not fit the model: {wrong[0]}{more}")
 
 
 def _shape(tensor: Tensor | None) -> str:
