@@ -123,7 +123,7 @@ def test_training_on_noise_goes_on_where_it_was(run):
     ("arguments", "says"),
     [
         (["nothing"], "no run and no repeats here"),
-        (["gcn"], "is of a model gcn; only DNFormer's attention is analysed"),
+        (["gcn"], "is a run of gcn; only the attention of DNFormer can be read"),
         (["diff/repeat-0", "--against", "foreign"], "differ in dataset"),
         (["diff/repeat-0", "--against", "later"], "differ in data.seed"),
         (["diff", "--against", "diff"], "a run stands twice"),

@@ -8,11 +8,9 @@ from dnformer import storage
 from dnformer.analysis.findings import Subject
 from dnformer.config import RunConfig, StorageConfig
 from dnformer.errors import CheckpointError, ConfigError
-from dnformer.nn import DNFormer
-from dnformer.prediction.trained import open_trained
-from dnformer.training.build import open_run_graph
 from dnformer.training.loss_weights import objective_for
 from dnformer.training.run import read_run
+from dnformer.training.trained import open_trained
 
 
 class Opened(NamedTuple):
@@ -105,12 +103,7 @@ def open_subject(
     """
     trained = open_trained(run, reached)
     config = trained.config
-    model = trained.model()
-    if not isinstance(model, DNFormer):
-        raise ConfigError(
-            f"{run} is of a model {config.model.name}; only DNFormer's attention is analysed"
-        )
-    graph = open_run_graph(config, trained.manifest.fingerprint)
+    model, graph = trained.dnformer(), trained.graph()
     objective = objective_for(graph, config.loss, config.train.monitor)
     seed = config.data_seed
     return Subject(model, graph, objective, seed=seed, most_nodes=most_nodes), config

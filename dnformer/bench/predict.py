@@ -29,9 +29,8 @@ from dnformer.group import Group
 from dnformer.inference import exact_logits
 from dnformer.parsing import parse
 from dnformer.prediction.launch import predict
-from dnformer.prediction.trained import open_trained
-from dnformer.training.build import open_run_graph
 from dnformer.training.launch import train
+from dnformer.training.trained import open_trained
 
 _DEGREE, _FEATURES, _LEAST_EDGES = 10, 128, 10_000
 _TARGET_RATIO, _TARGET_GIB = 1.3, 2.0
@@ -172,10 +171,10 @@ def targets(case: str, rows: list[Row]) -> list[Target]:
 
 def _floor(trained: str, memory_limit: str) -> None:
     found = open_trained(trained, StorageConfig())
-    graph = open_run_graph(found.config, found.manifest.fingerprint)
+    graph = found.graph()
     assert graph.store.x is not None
     np.array(graph.store.x)  # read once
-    exact_logits(found.model(), graph, Group())  # type: ignore[arg-type] # a DNFormer
+    exact_logits(found.dnformer(), graph, Group())
 
 
 def _predict(trained: str, memory_limit: str) -> None:

@@ -1,7 +1,7 @@
 """Explains predictions of a run's best model."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,7 @@ from dnformer.group import Group
 from dnformer.inference import Layers, evaluating, reach_of
 from dnformer.loader.features import FeatureGather
 from dnformer.nn import DNFormer
-from dnformer.prediction.trained import open_trained
-from dnformer.training.build import open_run_graph
+from dnformer.training.trained import open_trained
 
 Array = npt.NDArray[Any]
 
@@ -174,19 +173,14 @@ def explain(
         DataError: there is no such node, or the dataset is gone.
     """
     trained = open_trained(run, reached)
-    if not trained.layerwise:
-        raise ConfigError(
-            f"{trained.run} is a run of {trained.config.model.name}; explain reads the attention "
-            "of a dnformer model: train one with model: {name: dnformer}"
-        )
-    model = cast(DNFormer, trained.model())
+    model = trained.dnformer()
     num_layers = len(model.blocks)
     hops = min(_DEFAULT_HOPS, num_layers) if hops is None else hops
     if not 1 <= hops <= num_layers or top < 1:
         raise ConfigError(f"hops = {hops} and top = {top}: the model has {num_layers} layers, so "
                           f"hops are 1 to {num_layers}; top is at least 1")  # fmt: skip
     found = find_nodes(trained.config.data.uri, trained.manifest, nodes)
-    graph = open_run_graph(trained.config, trained.manifest.fingerprint)
+    graph = trained.graph()
     meaning = Meaning(trained.target, trained.units)
     return Explanations(
         run=trained.run,

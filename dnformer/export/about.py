@@ -1,6 +1,6 @@
 """`config.json`: what an exported model is, format 1."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -38,7 +38,7 @@ class Dataset(Section):
 
 
 class About(Section):
-    """What `config.json` says."""
+    """What `config.json` says; it has the sizes of its model, as `build.Sizes` asks."""
 
     format: Literal[1] = 1
     created_by: str
@@ -61,18 +61,20 @@ class About(Section):
         """The run's config; where the data and the run were is not known."""
         return parse(RunConfig, self.config, name=CONFIG)
 
+    @property
+    def num_features(self) -> int:
+        """F."""
+        return self.dataset.num_features
 
-class Sizes(NamedTuple):
-    """What the shapes of a model follow from, as a `Graph` has it."""
+    @property
+    def num_classes(self) -> int:
+        """K, outputs."""
+        return self.target.num_outputs
 
-    num_features: int
-    num_classes: int
-    num_edge_features: int
-
-
-def sizes(dataset: Dataset, target: Target) -> Sizes:
-    """The sizes of a model of `target`."""
-    return Sizes(dataset.num_features, target.num_outputs, len(dataset.edge_attr_names))
+    @property
+    def num_edge_features(self) -> int:
+        """A, attributes of an edge."""
+        return len(self.dataset.edge_attr_names)
 
 
 def dataset_of(uri: str, manifest: Manifest) -> Dataset:

@@ -12,9 +12,8 @@ from dnformer import storage
 from dnformer.config import RunConfig
 from dnformer.data.table import Target
 from dnformer.errors import CheckpointError
-from dnformer.export.about import WEIGHTS, About, read_about, sizes
-from dnformer.training.build import build_model
-from dnformer.training.state import check_weights
+from dnformer.export.about import WEIGHTS, About, read_about
+from dnformer.training.build import trained_model
 
 
 @final
@@ -73,12 +72,10 @@ def load(uri: str) -> LoadedModel:
     uri = storage.absolute(uri)
     about = read_about(uri)
     weights = _weights(uri, about)
-    network = build_model(about.run_config, sizes(about.dataset, about.target))
     try:
-        check_weights(network, weights)
+        network = trained_model(about.run_config, about, weights)
     except CheckpointError as error:
         raise CheckpointError(f"{uri}: {error}; export the run again") from None
-    network.load_state_dict(weights)
     return LoadedModel(network, about).eval()
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.export import Dim
 
 from dnformer.errors import BackendError
-from dnformer.export.about import Sizes
+from dnformer.training.build import Sizes
 
 # any will do: what is recorded holds for all
 _NODES, _EDGES = 5, 7

@@ -8,35 +8,25 @@ from typing import NamedTuple
 
 import safetensors.torch
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dnformer import storage
-from dnformer.config import RunConfig, StorageConfig
-from dnformer.data.graph import pick_target
-from dnformer.data.manifest import read_manifest
-from dnformer.data.table import Target
-from dnformer.errors import CheckpointError, ConfigError, DataError
+from dnformer.config import StorageConfig
+from dnformer.errors import ConfigError
 from dnformer.export.about import (
     CARD,
     CONFIG,
     PROGRAM,
     WEIGHTS,
     About,
-    Dataset,
-    Sizes,
     Weights,
     dataset_of,
     public_config,
     read_about,
-    sizes,
 )
 from dnformer.export.card import card
 from dnformer.export.program import program as record
-from dnformer.parsing import parse
-from dnformer.training.build import build_model
-from dnformer.training.checkpoints import newest_checkpoint, read_checkpoint
-from dnformer.training.run import read_result, read_run
-from dnformer.training.state import Values, check_weights
+from dnformer.training.trained import Trained, open_trained
 
 _BY_ITSELF = StorageConfig()
 
@@ -53,14 +43,6 @@ class Exported(NamedTuple):
     uri: str
     files: dict[str, int]
     about: About
-
-
-class _Best(NamedTuple):
-    """The best weights of a run, and what is known of them."""
-
-    weights: dict[str, Tensor]
-    units: dict[str, list[float]]
-    values: Values
 
 
 def export(
@@ -83,24 +65,21 @@ def export(
         say: told what takes a while.
 
     Raises:
-        CheckpointError: there is no run, it has no best weights yet, or its dataset was changed.
-        DataError: its dataset is gone.
+        CheckpointError: there is no run, or it has no best weights yet.
+        DataError: its dataset is gone, or was changed.
         ConfigError: `out` holds something.
         BackendError: torch cannot record the model as a program.
     """
-    run, out = storage.absolute(run), storage.absolute(out)
-    config, fingerprint = read_run(run)
-    storage.configure(config.storage.joined(reached))
+    out = storage.absolute(out)
+    trained = open_trained(run, reached)
     _refuse_other(out, overwrite=overwrite)
-    dataset, target = _learnt(config, fingerprint)
-    best = _best(run)
-    model = _model(config, sizes(dataset, target), best.weights)
-    weights = safetensors.torch.save(best.weights, metadata={"format": "pt"})
-    about = _about(run, config, best, weights, model, dataset, target)
+    model = trained.model()
+    weights = safetensors.torch.save(trained.weights, metadata={"format": "pt"})
+    about = _about(trained, model, weights)
     files = {WEIGHTS: weights, CARD: card(about, with_program=program).encode()}
     if program:
         say("recording the program")
-        files[PROGRAM] = record(model, sizes(dataset, target))
+        files[PROGRAM] = record(model, trained)
     # last: without it there is no exported model
     files[CONFIG] = about.model_dump_json(indent=1).encode()
     _publish(out, files)
@@ -122,65 +101,19 @@ def _refuse_other(out: str, *, overwrite: bool) -> None:
         raise ConfigError(f"{out} holds an exported model; --overwrite replaces it")
 
 
-def _learnt(config: RunConfig, fingerprint: str) -> tuple[Dataset, Target]:
-    manifest = read_manifest(config.data.uri)
-    if manifest.fingerprint != fingerprint:
-        raise CheckpointError(
-            f"{config.data.uri} holds dataset {manifest.fingerprint[:12]}, the run was made with "
-            f"{fingerprint[:12]}; put that one back"
-        )
-    position = pick_target(manifest, config.data.label, config.data.uri)
-    if position is None:
-        raise DataError(f"{config.data.uri}: the dataset has no labels")
-    return dataset_of(config.data.uri, manifest), manifest.targets[position]
-
-
-def _best(run: str) -> _Best:
-    found = newest_checkpoint(run)
-    if found is None:
-        raise CheckpointError(f"{run}: no checkpoint yet; train it first")
-    tensors, document = read_checkpoint(*found)
-    prefix = "best."
-    weights = {
-        # copied: a part of the file's memory is of all its tensors
-        name.removeprefix(prefix): tensor.clone()
-        for name, tensor in tensors.items()
-        if name.startswith(prefix)
-    }
-    if not weights:
-        raise CheckpointError(f"{run}: no validation gave a number yet, so there is no best model")
-    values = parse(Values, document.state, name=f"{run}: the checkpoint's state")
-    return _Best(weights, document.meta.target, values)
-
-
-def _model(config: RunConfig, shapes: Sizes, weights: dict[str, Tensor]) -> nn.Module:
-    model = build_model(config, shapes)
-    check_weights(model, weights)
-    model.load_state_dict(weights)
-    return model.eval()
-
-
-def _about(
-    run: str,
-    config: RunConfig,
-    best: _Best,
-    weights: bytes,
-    model: nn.Module,
-    dataset: Dataset,
-    target: Target,
-) -> About:
-    result = read_result(run) or {}
+def _about(trained: Trained, model: nn.Module, weights: bytes) -> About:
+    config, result = trained.config, trained.result or {}
     return About(
         created_by=f"dnformer {version('dnformer')}",
         versions={"torch": torch.__version__},
         name=config.name,
         config=public_config(config),
-        target=target,
-        units=best.units,
-        dataset=dataset,
+        target=trained.target,
+        units=trained.units,
+        dataset=dataset_of(config.data.uri, trained.manifest),
         parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
-        epochs=best.values.epoch,
-        best_epoch=best.values.best_epoch,
+        epochs=trained.epochs,
+        best_epoch=trained.best_epoch,
         metrics={split: result[split] for split in ("val", "test") if split in result},
         weights=Weights(bytes=len(weights), sha256=hashlib.sha256(weights).hexdigest()),
     )

@@ -11,7 +11,7 @@ from dnformer.cgroup import cores
 from dnformer.config import StorageConfig
 from dnformer.data.manifest import Manifest, read_manifest
 from dnformer.driver import Driver, Record
-from dnformer.errors import ConfigError
+from dnformer.errors import ConfigError, DataError
 from dnformer.group import Group
 from dnformer.memory import memory_limit as memory_of_machine
 from dnformer.parsing import parse
@@ -20,8 +20,8 @@ from dnformer.prediction.options import PredictConfig
 from dnformer.prediction.progress import Say, State, read_state, silent
 from dnformer.prediction.results import Identity, Predictions, open_predictions
 from dnformer.prediction.selection import listed_nodes, selection_of
-from dnformer.prediction.trained import Trained, check_schema, open_trained
 from dnformer.prediction.worker import PART_ROWS, Job, run_worker
+from dnformer.training.trained import Trained, open_trained
 
 # of Ray, and what its workers say; gone with the prediction
 _RAY = ".ray"
@@ -71,8 +71,8 @@ def start(options: PredictConfig, *, say: Say = silent, part_rows: int = PART_RO
     manifest = trained.manifest
     if options.data is not None:
         manifest = read_manifest(uri)
-        check_schema(trained, manifest, uri)
-    if not trained.finished:
+        _check_schema(trained, manifest, uri)
+    if trained.result is None:
         say(State(f"warning: {trained.run} is not finished; its best model so far is used", 0, 0))
     identity = _identity(options, trained, uri, manifest)
     listed = listed_nodes(options, uri, manifest)
@@ -100,6 +100,27 @@ def _check_model(options: PredictConfig, trained: Trained) -> None:
         raise ConfigError(f"model {model} gives no {asked[0]}, only dnformer does; leave it out")
     if options.mode == "sampled" and trained.config.loader.kind == "full":
         raise ConfigError(f"{trained.run} was trained on the whole graph; leave out --mode sampled")
+
+
+def _check_schema(trained: Trained, manifest: Manifest, uri: str) -> None:
+    """Whether the model can be applied to a dataset.
+
+    Raises:
+        DataError: it has other features or edge attributes than the model was trained with.
+    """
+    own = trained.manifest
+    differing = []
+    if manifest.num_features != own.num_features:
+        differing.append(f"{manifest.num_features} features, not {own.num_features}")
+    names = own.edge_attr_names if trained.config.model.edge_bias else []
+    if names and manifest.edge_attr_names != names:
+        found = ", ".join(manifest.edge_attr_names) or "none"
+        differing.append(f"edge attributes {found}, not {', '.join(names)}")
+    if differing:
+        raise DataError(
+            f"{uri} has {' and '.join(differing)}; {trained.run} can predict only what has the "
+            "same columns as the data that it was trained on"
+        )
 
 
 def _identity(options: PredictConfig, trained: Trained, uri: str, manifest: Manifest) -> Identity:

@@ -37,8 +37,7 @@ from dnformer.prediction.ids import Ids
 from dnformer.prediction.known import Known, Sums, metrics_of
 from dnformer.prediction.options import PredictConfig
 from dnformer.prediction.results import Comparison, Identity, Manifest
-from dnformer.prediction.trained import Trained, open_trained
-from dnformer.training.build import open_run_graph
+from dnformer.training.trained import Trained, open_trained
 
 Array = npt.NDArray[Any]
 
@@ -115,7 +114,7 @@ def _progress(job: Job, group: Group, driver: Driver) -> progress.Progress:
 
 def _open(trained: Trained, options: PredictConfig) -> Graph:
     if options.data is None:
-        return open_run_graph(trained.config, trained.manifest.fingerprint)
+        return trained.graph()
     cache = trained.config.cache
     return open_graph(
         options.data,

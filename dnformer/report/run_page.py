@@ -11,7 +11,6 @@ from dnformer.group import Group
 from dnformer.inference.outputs import ExactOutputs
 from dnformer.nn.node_model import NodeModel
 from dnformer.prediction.computing import Room, Work, sampled_logits
-from dnformer.prediction.trained import Trained, open_trained
 from dnformer.report import of_classes, of_labels, of_numbers
 from dnformer.report.attention import attention
 from dnformer.report.kinds import Kind, Options
@@ -20,10 +19,10 @@ from dnformer.report.page import Block, Facts, Page, Section, Words, seconds
 from dnformer.report.runs import Run, open_run
 from dnformer.report.settings import settings
 from dnformer.report.training import learning, time_spent
-from dnformer.training.build import open_run_graph
 from dnformer.training.loss_weights import target_of
 from dnformer.training.objectives import main_metric, shown
 from dnformer.training.scores import known_nodes
+from dnformer.training.trained import Trained, open_trained
 
 _OF_KIND = {
     "class": of_classes.blocks,
@@ -116,9 +115,9 @@ def _facts(run: Run) -> Facts:
 
 def _of_model(run: Run, trained: Trained, options: Options) -> list[Section]:
     """What the model says of the nodes, and how it attends."""
-    graph = open_run_graph(run.config, run.fingerprint)
+    graph = trained.graph()
     model = trained.model()
-    split = "test" if trained.finished else "val"
+    split = "val" if trained.result is None else "test"
     options.say(f"computing the outputs of the {split} nodes")
     nodes = graph.split(split)
     y = target_of(graph, nodes)

@@ -2,11 +2,10 @@
 
 from typing import Any, NamedTuple
 
-from dnformer import storage
 from dnformer.config import RunConfig, StorageConfig
 from dnformer.driver import Record
 from dnformer.training.objectives import METRICS, better, main_metric
-from dnformer.training.run import read_result, read_run
+from dnformer.training.run import reach_run, read_result
 from dnformer.training.sinks import read_metrics
 
 
@@ -69,8 +68,5 @@ def open_run(uri: str, reached: StorageConfig) -> Run:
     Raises:
         CheckpointError: there is no run, or a file of it is damaged.
     """
-    storage.configure(reached)
-    uri = storage.absolute(uri)
-    config, fingerprint = read_run(uri)
-    storage.configure(config.storage.joined(reached))
+    uri, config, fingerprint = reach_run(uri, reached)
     return Run(uri, config, fingerprint, read_metrics(uri), read_result(uri))

@@ -10,7 +10,7 @@ from torch import Tensor
 from dnformer.config import LoaderConfig, RunConfig
 from dnformer.data.counter_rng import key_of
 from dnformer.data.graph import Graph, open_graph
-from dnformer.errors import BackendError, CheckpointError, DataError
+from dnformer.errors import BackendError, DataError
 from dnformer.group import Group
 from dnformer.loader import Cached, FullLoader, Loader, NeighborLoader, Visits, open_source
 from dnformer.nn import DNFormer
@@ -21,15 +21,14 @@ from dnformer.training.loop import seeded
 from dnformer.training.loss_weights import objective_for, training_weights
 from dnformer.training.objectives import Objective
 from dnformer.training.optim import Optim
-from dnformer.training.state import TrainState
+from dnformer.training.state import TrainState, check_weights
 
 
 def open_run_graph(config: RunConfig, fingerprint: str) -> Graph:
     """The dataset of a run.
 
     Raises:
-        DataError: there is none.
-        CheckpointError: it is another one than the run began with.
+        DataError: there is none, or it is another one than the run began with.
     """
     graph = open_graph(
         config.data.uri,
@@ -40,16 +39,25 @@ def open_run_graph(config: RunConfig, fingerprint: str) -> Graph:
         label=config.data.label,
         say=lambda text: print(text, file=sys.stderr, flush=True),
     )
-    if graph.fingerprint != fingerprint:
-        raise CheckpointError(
-            f"{config.data.uri} holds dataset {graph.fingerprint[:12]}, the run was made with "
-            f"{fingerprint[:12]}"
-        )
+    check_dataset(config.data.uri, graph.fingerprint, fingerprint)
     return graph
 
 
+def check_dataset(uri: str, found: str, made_with: str) -> None:
+    """Whether the dataset at `uri`, of fingerprint `found`, is the one that a run began with.
+
+    Raises:
+        DataError: it is another one.
+    """
+    if found != made_with:
+        raise DataError(
+            f"{uri} holds dataset {found[:12]}, the run was made with {made_with[:12]}; put that "
+            "one back, or ingest it again"
+        )
+
+
 class Sizes(Protocol):
-    """What a model's shapes follow from: a `Graph`, or what an exported model says of its own."""
+    """What a model's shapes follow from: a graph, a trained run or an exported model."""
 
     @property
     def num_features(self) -> int:
@@ -70,6 +78,18 @@ def build_model(config: RunConfig, graph: Sizes) -> NodeModel:
         make = _dnformer if config.model.name == "dnformer" else _of_zoo
         built = make(config, graph)
     return built.to(torch.float64 if config.train.precision == "float64" else torch.float32)
+
+
+def trained_model(config: RunConfig, sizes: Sizes, weights: dict[str, Tensor]) -> NodeModel:
+    """The model for such sizes with `weights`, in evaluation mode, on the CPU.
+
+    Raises:
+        CheckpointError: the weights are not those of such a model.
+    """
+    model = build_model(config, sizes)
+    check_weights(model, weights)
+    model.load_state_dict(weights)
+    return model.eval()
 
 
 def _dnformer(config: RunConfig, graph: Sizes) -> NodeModel:

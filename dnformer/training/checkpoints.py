@@ -208,6 +208,18 @@ def read_checkpoint(tensors: bytes, document: bytes) -> tuple[dict[str, Tensor],
         raise CheckpointError(f"the checkpoint's tensors cannot be read: {error}") from None
 
 
+def read_newest(run: str) -> tuple[dict[str, Tensor], Document]:
+    """(tensors by name, the rest) of the newest checkpoint of the run in the folder `run`.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged.
+    """
+    found = newest_checkpoint(run)
+    if found is None:
+        raise CheckpointError(f"{run}: no checkpoint yet; train it first")
+    return read_checkpoint(*found)
+
+
 @final
 class Checkpointer:
     """Writes checkpoints of one attempt, one after the other; use as a context manager.

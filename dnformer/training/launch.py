@@ -18,7 +18,7 @@ from dnformer.training.build import device_for
 from dnformer.training.checkpoints import newest_checkpoint
 from dnformer.training.gate import Gate
 from dnformer.training.objectives import main_metric, monitor_for, shown
-from dnformer.training.run import Attempt, Run, Start, portable, read_result, read_run, run_uri
+from dnformer.training.run import Attempt, Run, Start, portable, reach_run, read_result, run_uri
 from dnformer.training.signals import stopper
 from dnformer.training.sinks import Follower
 from dnformer.training.worker import Job, evaluate_run, run_worker
@@ -233,9 +233,7 @@ def evaluate(uri: str, *, reached: StorageConfig = _BY_ITSELF) -> Result:
     Raises:
         CheckpointError: there is no run, or it has no checkpoint.
     """
-    uri = storage.absolute(uri)
-    config, fingerprint = read_run(uri)
-    storage.configure(config.storage.joined(reached))
+    uri, config, fingerprint = reach_run(uri, reached)
     result = evaluate_run(Job(config.dump(), fingerprint, Attempt(uri, 0, 0, "")))
     stored = read_result(uri)
     return result if stored is None else result | {"seconds": stored["seconds"]}

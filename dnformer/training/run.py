@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 
 from dnformer import memory, storage
 from dnformer.cgroup import cores
-from dnformer.config import RunConfig
+from dnformer.config import RunConfig, StorageConfig
 from dnformer.errors import CheckpointError, InUseError
 from dnformer.parsing import Section, parse
 
@@ -346,6 +346,23 @@ def read_run(uri: str) -> tuple[RunConfig, str]:
     if stored is None:
         raise CheckpointError(f"{uri}: no run here ({_RUN} is missing); give a run's folder")
     return parse(RunConfig, stored.config, name=f"{uri}/{_RUN}"), stored.fingerprint
+
+
+def reach_run(uri: str, reached: StorageConfig) -> tuple[str, RunConfig, str]:
+    """(absolute URI, config, dataset fingerprint) of the run at `uri`.
+
+    From here on this process reaches stores as the run's config says, with `reached` on top.
+
+    Raises:
+        CheckpointError: there is no run.
+    """
+    # else as it does now: it may have just trained the run
+    if reached.options:
+        storage.configure(reached)
+    uri = storage.absolute(uri)
+    config, fingerprint = read_run(uri)
+    storage.configure(config.storage.joined(reached))
+    return uri, config, fingerprint
 
 
 def holder(uri: str) -> str | None:

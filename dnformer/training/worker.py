@@ -15,7 +15,7 @@ from dnformer.errors import CheckpointError, ConfigError
 from dnformer.group import Group
 from dnformer.parsing import parse
 from dnformer.training.build import build_loader, build_parts, open_run_graph
-from dnformer.training.checkpoints import Meta, newest_checkpoint, read_checkpoint
+from dnformer.training.checkpoints import Meta, newest_checkpoint, read_checkpoint, read_newest
 from dnformer.training.evaluate import Evaluator, Metrics
 from dnformer.training.gate import Gate
 from dnformer.training.guards import Watchdog, not_finite
@@ -23,7 +23,7 @@ from dnformer.training.loop import Hooks, Loop, Settings
 from dnformer.training.objectives import Objective, monitor_for
 from dnformer.training.run import Attempt
 from dnformer.training.stages import Stages
-from dnformer.training.state import TrainState
+from dnformer.training.state import TrainState, no_best_model
 from dnformer.training.writer import Writer
 
 
@@ -191,7 +191,7 @@ def _say(text: str) -> None:
 def finish(run: str, state: TrainState, evaluator: Evaluator) -> dict[str, Any]:
     """The result of a run: validation and test metrics of its best weights."""
     if not state.best_model:
-        raise CheckpointError(f"{run}: no validation gave a number yet, so there is no best model")
+        raise no_best_model(run)
     state.model.load_state_dict(state.best_model)
     metrics: Metrics = evaluator(["val", "test"])
     return {
@@ -210,10 +210,11 @@ def evaluate_run(job: Job) -> dict[str, Any]:
     Raises:
         CheckpointError: the run has no checkpoint.
     """
-    config, group = parse(RunConfig, job.config), Group()
+    config = parse(RunConfig, job.config)
     torch.set_num_threads(config.train.threads or 1)  # the operator's number too
     graph = open_run_graph(config, job.fingerprint)
-    parts = build_parts(config, graph, group)
-    if _restore(parts.state, config, job, group) is None:
-        raise CheckpointError(f"{job.run}: no checkpoint yet; train it first")
+    parts = build_parts(config, graph, Group())
+    tensors, document = read_newest(job.run)
+    _refuse_foreign(document.meta, config, job, begins=False)
+    parts.state.restore(tensors, document.state)
     return finish(job.run, parts.state, parts.evaluator)

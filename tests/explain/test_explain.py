@@ -12,8 +12,8 @@ from dnformer.config import StorageConfig
 from dnformer.data.manifest import read_manifest
 from dnformer.explain import explain, words
 from dnformer.explain.page import page
-from dnformer.prediction.trained import open_trained
 from dnformer.training.build import open_run_graph
+from dnformer.training.trained import open_trained
 
 from ..commands import Result, run_command
 from ..report.conftest import CLASSES, EVIL
@@ -164,7 +164,7 @@ def test_command_refuses_other_models(run, trained):
     other = trained("gcn", model={"name": "gcn", "hidden": 8}, loader={"kind": "full"})
     result = run("explain", other, "--node", NODE)
     assert result.returncode == 2
-    assert "is a run of gcn; explain reads the attention of a dnformer model" in result.stderr
+    assert "is a run of gcn; only the attention of DNFormer can be read" in result.stderr
 
 
 def test_page_is_one_file_without_markup_of_users(run, plain, tmp_path):

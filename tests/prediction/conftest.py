@@ -13,8 +13,8 @@ from dnformer.data.cache import write_cache
 from dnformer.data.graph import open_graph
 from dnformer.data.table import EdgeColumns, GraphTable, NodeColumns, Target, TargetColumn
 from dnformer.parsing import parse
-from dnformer.prediction.trained import open_trained
 from dnformer.training.launch import train
+from dnformer.training.trained import open_trained
 
 N = 90
 

@@ -20,7 +20,7 @@ from dnformer.prediction.columns import Columns
 from dnformer.prediction.launch import predict, start
 from dnformer.prediction.options import PredictConfig
 from dnformer.prediction.results import open_predictions
-from dnformer.prediction.trained import open_trained
+from dnformer.training.trained import open_trained
 
 from .conftest import N, expected_logits, people
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from dnformer.config import RunConfig
 from dnformer.data.manifest import read_manifest
 from dnformer.driver import Driver
-from dnformer.errors import BackendError, CheckpointError
+from dnformer.errors import BackendError, CheckpointError, DataError
 from dnformer.group import Group
 from dnformer.training.build import build_loader, build_parts, device_for, open_run_graph
 from dnformer.training.checkpoints import newest_checkpoint, read_checkpoint
@@ -103,7 +103,7 @@ def test_two_workers_draw_the_micro_batches_of_one(make_config, tmp_path):
 def test_run_worker_refuses_a_dataset_that_was_exchanged(make_config, tmp_path):
     job = make_job(make_config(tmp_path))
     other = replace(job, fingerprint="0" * 64)
-    with pytest.raises(CheckpointError, match="the run was made with 000000000000"):
+    with pytest.raises(DataError, match="the run was made with 000000000000"):
         run_worker(other, Group(), Driver())
 
 
