@@ -110,7 +110,7 @@ def test_all_packages_have_the_versions_of_the_constraints():
     loose = [c for c in commands if "--constraint constraints.txt" not in c]
     # the wheel of this checkout is made and installed, and PyG's page has one for each torch
     assert all("--no-deps" in c for c in loose)
-    assert [c.split()[-1] for c in loose] == [".", "pyg-lib", "/tmp/dist/*.whl"]
+    assert [c.split()[-1] for c in loose] == [".", "pyg-lib", "/mnt/dist/*.whl"]
     assert all("--no-index" in c for c in loose[1:])
     extras = [c.split()[-1] for c in commands if "'." in c]
     assert extras == ["'.[s3,gcs,mlflow]'"] * 2
@@ -165,7 +165,7 @@ def test_build_sees_all_that_it_copies():
     assert {"dnformer", "constraints.txt", "docker/health.py"} <= set(local)
     runs = [text for stage in stages().values() for text in texts(stage, "RUN")]
     script = (DOCKERFILE.parent / "finish.sh").read_text()
-    bound = re.findall(r"/tmp/context/(\S+)", " ".join([*runs, script]))
+    bound = re.findall(r"/mnt/context/(\S+)", " ".join([*runs, script]))
     assert set(bound) == {"docker/finish.sh", "jobs/configs/demo.yaml"}
     for name in [*local, *bound]:
         assert [path for path in seen if path == name or path.startswith(f"{name}/")], name
