@@ -1,7 +1,13 @@
 """What workers tell their driver and are told by it; Ray, a signal or a test stands behind it."""
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
+
+from dnformer import storage
+
+_LOOK_S, _LOOK_ELSEWHERE_S = 0.5, 5.0
 
 Record = dict[str, Any]
 Notice = Literal["none", "save", "stop"]
@@ -32,3 +38,28 @@ class Driver(NamedTuple):
     report: Callable[[Record], None] = _silent
     pending: Callable[[], bool] = _quiet
     attend: Callable[[], Notice] = _nothing
+
+
+@contextmanager
+def meanwhile(look: Callable[[], None], uri: str) -> Iterator[None]:
+    """Calls `look` now and then, in a thread, while the block runs, and once at its end.
+
+    Args:
+        look: for what is new below `uri`.
+        uri: of a folder; on a store, where each look is a request, it is called less often.
+    """
+    ended = threading.Event()
+    every_s = _LOOK_S if storage.is_local(uri) else _LOOK_ELSEWHERE_S
+
+    def poll() -> None:
+        while not ended.wait(every_s):
+            look()
+
+    thread = threading.Thread(target=poll, name="dnformer-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        look()

@@ -1,8 +1,5 @@
 """Starts a prediction and goes on with one: the one entry for the command line and for Python."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +7,7 @@ from dnformer import ray_runtime, storage
 from dnformer.cgroup import cores
 from dnformer.config import StorageConfig
 from dnformer.data.manifest import Manifest, read_manifest
-from dnformer.driver import Driver, Record
+from dnformer.driver import Driver, Record, meanwhile
 from dnformer.errors import ConfigError, DataError
 from dnformer.group import Group
 from dnformer.memory import memory_limit as memory_of_machine
@@ -26,7 +23,6 @@ from dnformer.training.trained import Trained, open_trained
 # of Ray, and what its workers say; gone with the prediction
 _RAY = ".ray"
 _MAX_FAILURES = 3
-_LOOK_S, _LOOK_ELSEWHERE_S = 0.5, 5.0
 _BY_ITSELF = StorageConfig()
 
 
@@ -88,18 +84,14 @@ def start(options: PredictConfig, *, say: Say = silent, part_rows: int = PART_RO
 
 def _check_model(options: PredictConfig, trained: Trained) -> None:
     model = trained.config.model.name
-    if trained.layerwise:
-        if options.mode == "sampled" and trained.config.loader.kind == "full":
-            raise ConfigError(
-                f"{trained.run} was trained on the whole graph (loader.kind full), so there are no "
-                "fan-outs to sample with; leave out --mode sampled"
-            )
-        return
-    asked = [name for name in ("embeddings", "layers") if getattr(options, name)]
-    if asked:
-        raise ConfigError(f"model {model} gives no {asked[0]}, only dnformer does; leave it out")
     if options.mode == "sampled" and trained.config.loader.kind == "full":
-        raise ConfigError(f"{trained.run} was trained on the whole graph; leave out --mode sampled")
+        raise ConfigError(
+            f"{trained.run} was trained on the whole graph (loader.kind full), so there are no "
+            "fan-outs to sample with; leave out --mode sampled"
+        )
+    asked = [name for name in ("embeddings", "layers") if getattr(options, name)]
+    if asked and not trained.layerwise:
+        raise ConfigError(f"model {model} gives no {asked[0]}, only dnformer does; leave it out")
 
 
 def _check_schema(trained: Trained, manifest: Manifest, uri: str) -> None:
@@ -161,9 +153,15 @@ def _run(job: Job, workers: int, say: Say) -> str:
     folder = storage.join(job.options["out"], _RAY)
     needed = ray_runtime.Resources(workers, job.threads)
     followed = storage.join(folder, "progress.json")
+
+    def tell() -> None:
+        state = read_state(followed)
+        if state is not None:
+            say(state)
+
     with (
         ray_runtime.session(needed, lambda text: say(State(text, 0, 0))),
-        _followed(followed, say),
+        meanwhile(tell, folder),
     ):
         # only now: Ray takes its environment when it is imported
         from dnformer.ray_runtime.workers import Policy, run_workers
@@ -174,23 +172,3 @@ def _run(job: Job, workers: int, say: Say) -> str:
         )  # fmt: skip
     storage.remove(folder)
     return found
-
-
-@contextmanager
-def _followed(uri: str, say: Say) -> Iterator[None]:
-    """Passes on what the first worker says."""
-    ended = threading.Event()
-
-    def poll() -> None:
-        while not ended.wait(_LOOK_S if storage.is_local(uri) else _LOOK_ELSEWHERE_S):
-            state = read_state(uri)
-            if state is not None:
-                say(state)
-
-    thread = threading.Thread(target=poll, name="dnformer-progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()

@@ -97,8 +97,9 @@ def _means(stem: str, dataset: str, entries: Mapping[str, Any]) -> Figure:
     return Figure(
         title=dataset,
         says=(
-            f"{len(order)} models or variants on {dataset}; the best mean is {share(entries[best]['mean'])}, of "
-            f"{best}, the lowest {share(entries[order[0]]['mean'])}, of {order[0]}."
+            f"{len(order)} models or variants on {dataset}; the best mean is "
+            f"{share(entries[best]['mean'])}, of {best}, the lowest "
+            f"{share(entries[order[0]]['mean'])}, of {order[0]}."
         ),
         traces=list(_points(order, entries)),
         layout={

@@ -1,7 +1,6 @@
 """Starts, continues and repeats runs: the one entry for the command line and for Python."""
 
 import statistics
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from dnformer import ray_runtime, storage
 from dnformer.config import RunConfig, StorageConfig, TrainConfig
 from dnformer.data.graph import pick_target
 from dnformer.data.manifest import Manifest, read_manifest
-from dnformer.driver import Driver, Record
+from dnformer.driver import Driver, Record, meanwhile
 from dnformer.errors import CheckpointError, DataError
 from dnformer.group import Group
 from dnformer.training.build import device_for
@@ -25,8 +24,6 @@ from dnformer.training.worker import Job, evaluate_run, run_worker
 
 Result = dict[str, Any]
 
-# between two looks for new records; elsewhere each is a request
-_LOOK_S, _LOOK_ELSEWHERE_S = 0.5, 5.0
 _BY_ITSELF = StorageConfig()
 
 
@@ -140,7 +137,7 @@ def resources(config: RunConfig) -> ray_runtime.Resources:
 @contextmanager
 def _followed(job: Job, progress: Progress) -> Iterator[None]:
     """Passes on what the workers record, from the metrics they write, and why a group failed."""
-    ended, follower = threading.Event(), Follower(job.run, since_attempt=job.attempt.number)
+    follower = Follower(job.run, since_attempt=job.attempt.number)
     told = len(ray_runtime.failures(job.run))
 
     def follow() -> None:
@@ -151,18 +148,8 @@ def _followed(job: Job, progress: Progress) -> Iterator[None]:
         for record in follower.poll():
             progress.record(record)
 
-    def poll() -> None:
-        while not ended.wait(_LOOK_S if storage.is_local(job.run) else _LOOK_ELSEWHERE_S):
-            follow()
-
-    thread = threading.Thread(target=poll, name="dnformer-progress", daemon=True)
-    thread.start()
-    try:
+    with meanwhile(follow, job.run):
         yield
-    finally:
-        ended.set()
-        thread.join()
-        follow()
 
 
 def repeat(
