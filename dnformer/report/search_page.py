@@ -34,7 +34,7 @@ from dnformer.report.settings import settings, written
 from dnformer.training.objectives import METRICS, main_metric, shown
 from dnformer.tuning.ranking import front_of, ranked
 from dnformer.tuning.record import Record, read_search
-from dnformer.tuning.results import importance
+from dnformer.tuning.results import importance, read_repeats
 from dnformer.tuning.space import Space
 from dnformer.tuning.trials import Trial
 
@@ -75,6 +75,7 @@ def build(uri: str, options: Options) -> Page:
         Section("settings-tried", "Settings and results", _tried(found)),
         Section("rungs", "Learning curves by rung", _curves(found)),
         Section("trials", "Trials", [_table(found)] if search.trials else []),
+        Section("repeats", "Repeats with other seeds", _repeats(found)),
         settings(search.config, {}),
     ]
     facts = {"monitor": found.monitor, "best": None if found.best is None else found.best.number}
@@ -286,6 +287,33 @@ def _table(found: _Found) -> Table:
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     best = 0 if found.order else None
     return Table("trials", f"{len(rows)} trials, the best first", columns, rows, best=best)
+
+
+def _repeats(found: _Found) -> list[Block]:
+    """The best trials and the base config, each trained with several seeds and splits."""
+    repeats = read_repeats(found.search.uri)
+    if not repeats:
+        return []
+    metric, times = repeats[0].metric, len(repeats[0].values)
+    scale, unit = (100, " points") if METRICS[metric].percent else (1, "")
+    rows = []
+    for each in repeats:
+        of = each.against
+        ends = [f"{scale * end:+.3g}" for end in (of.low, of.high) if end is not None] if of else []
+        rows.append(
+            [
+                each.label, shown(metric, each.mean), shown(metric, each.std),
+                f"{scale * of.mean_difference:+.3g}{unit}" if of else None,
+                " to ".join(ends) or None, of.p if of else None,
+                ", ".join(shown(metric, value) for value in each.values),
+            ]
+        )  # fmt: skip
+    names = ("config", "mean", "std", "minus the baseline's", "95 % interval")
+    columns = [*map(Column, names), Column("p", number), Column("of each")]
+    caption = f"Test {metric} of {times} seeds and splits, the same ones in each row"
+    blocks: list[Block] = [Table("repeats", caption, columns, rows)]
+    note = next((each.against.note for each in repeats if each.against), "")
+    return [*blocks, Words(note)] if note else blocks
 
 
 KIND = Kind("search", "search.json", build)

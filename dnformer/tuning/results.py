@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,8 @@ import yaml
 from dnformer import storage
 from dnformer.config import RunConfig, TuneConfig
 from dnformer.parsing import leaves, put
-from dnformer.training.run import read_run
+from dnformer.training.objectives import main_metric
+from dnformer.training.run import read_result, read_run
 from dnformer.tuning.proposals import coded, distribution, quiet
 from dnformer.tuning.ranking import counts
 from dnformer.tuning.space import Dimension
@@ -232,11 +234,44 @@ def repeat_top(
         repeat: `train.launch.repeat`, with everything but the config given.
     """
     results = {label: repeat(config) for label, config in configs.items()}
-    baseline = results[BASELINE]["values"]
+    metric = results[BASELINE]["metric"]
+    return _compared(metric, {label: result["values"] for label, result in results.items()})
+
+
+def read_repeats(search: str) -> list[Repeats]:
+    """What the repeats in the folder of a search give up to now, the baseline first.
+
+    Compared are the repeats that all configs have finished; one without any is left out.
+
+    Raises:
+        CheckpointError: a file of a run there is damaged.
+    """
+    folder = storage.join(search, "repeats")
+    found = {label: _finished(storage.join(folder, label)) for label in storage.list_names(folder)}
+    found = {label: tests for label, tests in found.items() if tests}
+    common = set.intersection(*map(set, found.values())) if BASELINE in found else set()
+    if not common:
+        return []
+    metric = main_metric(found[BASELINE][min(common)])
+    values = {label: [tests[i][metric] for i in sorted(common)] for label, tests in found.items()}
+    return _compared(metric, {BASELINE: values.pop(BASELINE), **values})
+
+
+def _finished(uri: str) -> dict[int, dict[str, float]]:
+    """The test metrics of each finished repeat in the folder of a repeated run."""
+    numbers = (name.removeprefix("repeat-") for name in storage.list_names(uri))
+    results = {
+        int(i): read_result(storage.join(uri, f"repeat-{i}")) for i in numbers if i.isdecimal()
+    }
+    return {i: result["test"] for i, result in results.items() if result is not None}
+
+
+def _compared(metric: str, values: Mapping[str, list[float]]) -> list[Repeats]:
+    """Each label's values, and against the baseline's."""
     return [
         Repeats(
-            label, result["metric"], result["mean"], result["std"], result["values"],
-            None if label == BASELINE else paired(baseline, result["values"]),
+            label, metric, fmean(each), stdev(each) if len(each) > 1 else 0.0, each,
+            None if label == BASELINE else paired(values[BASELINE], each),
         )
-        for label, result in results.items()
+        for label, each in values.items()
     ]  # fmt: skip

@@ -4,8 +4,11 @@ import shutil
 
 import pytest
 
+from dnformer.config import RunConfig
 from dnformer.errors import CheckpointError, ConfigError
+from dnformer.parsing import parse
 from dnformer.report.write import build_page
+from dnformer.training.run import Run
 
 from .conftest import EVIL, OPTIONS
 from .test_run_page import column, page_of, sections, valid, words
@@ -79,3 +82,19 @@ def test_what_does_not_go_into_one_page_is_refused(search, run, tmp_path):
         build_page([run, run], OPTIONS)
     with pytest.raises(CheckpointError, match="no run and no search here"):
         build_page([str(tmp_path)], OPTIONS)
+
+
+def test_repeats_are_compared_where_all_have_finished(search, values, tmp_path):
+    shutil.copytree(search, tmp_path / "search")
+    tests = {"baseline": [0.5, 0.6, 0.7], "trial-4": [0.6, 0.9], "trial-3": []}
+    for label, scores in tests.items():
+        for i, score in enumerate(scores):
+            plain = values(f"search/repeats/{label}/repeat-{i}") | {"storage_path": str(tmp_path)}
+            with Run(parse(RunConfig, plain), "0" * 64) as run:
+                run.finish({"test": {"accuracy": score}})
+    page = page_of(str(tmp_path / "search"))
+    assert "repeats" in sections(page)
+    assert column(page, "repeats", "config") == ["baseline", "trial-4"]
+    assert column(page, "repeats", "mean") == ["55.00 %", "75.00 %"]
+    assert column(page, "repeats", "minus the baseline's") == [None, "+20 points"]
+    assert "p of 2 pairs is never below 0.05" in words(page)

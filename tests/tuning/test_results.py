@@ -220,10 +220,11 @@ def test_repeat_configs_have_one_seed_and_full_length():
 def test_repeat_top_compares_with_the_baseline():
     def repeat(config: RunConfig) -> dict[str, Any]:
         values = [0.5 + config.model.heads / 8, 0.25 + config.model.heads / 8]
-        return {"metric": "accuracy", "mean": sum(values) / 2, "std": 0.1767, "values": values}
+        return {"metric": "accuracy", "values": values}
 
     configs = {"baseline": config(model={"heads": 1}), "trial-3": config(model={"heads": 2})}
     baseline, best = repeat_top(configs, repeat)
-    assert baseline == ("baseline", "accuracy", 0.5, 0.1767, [0.625, 0.375], None)
-    assert best[:5] == ("trial-3", "accuracy", 0.625, 0.1767, [0.75, 0.5])
+    std = pytest.approx(2**0.5 / 8)
+    assert baseline == ("baseline", "accuracy", 0.5, std, [0.625, 0.375], None)
+    assert best[:5] == ("trial-3", "accuracy", 0.625, std, [0.75, 0.5])
     assert best.against == Paired(0.125, 0.125, 0.125, 0.5, 2)
