@@ -34,6 +34,11 @@ from dnformer.cli_train import evaluate, train
 from dnformer.cli_tune import tune
 from dnformer.errors import DNFormerError
 
+# what is wrong with a path that the user named, and not with the machine
+_WRONG_PATHS = (
+    FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError,
+)  # fmt: skip
+
 app = typer.Typer(
     name="dnformer",
     help="Trains differential-attention graph transformers on graphs of any size.",
@@ -62,7 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _fail(f"{error} (see dnformer --help)", 2)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _fail(f"{where}{error.strerror or error}", 1)
+        reason = error.strerror or str(error)
+        if isinstance(error, _WRONG_PATHS):
+            _fail(f"{where}{reason}; choose another path, or make it one that can be used", 2)
+        _fail(f"{where}{reason}", 1)
     if code == 130:  # how typer says that the user pressed Ctrl-C
         _fail("stopped", code)
     sys.exit(code or 0)

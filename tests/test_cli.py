@@ -127,6 +127,8 @@ def test_describe_has_stable_keys(run, folder):
         (["ingest", "synthetic:sbm"], "out is required"),
         (["ingest", "synthetic:sbm", "--nodes", "900", "--out", "data"], "holds another dataset"),
         (["ingest", "synthetic:sbm", "--out", "."], "is not empty and holds no dataset"),
+        (["ingest", "synthetic:sbm", "--out", "run.yaml/x"], "choose another path"),
+        (["train", "run.yaml", "--set", "storage_path=run.yaml"], "choose another path"),
         (["ingest", "--edges", "run.yaml", "--out", "x"], "run.yaml"),
         (["ingest", "synthetic:sbm", "--out", "x", "--split", "thirds"], "expected random"),
     ],
