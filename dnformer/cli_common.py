@@ -14,9 +14,9 @@ import typer
 import yaml
 from rich.console import Console
 
-from dnformer.config import DataConfig, RunConfig
+from dnformer.config import DataConfig, RunConfig, SplitConfig
 from dnformer.errors import ConfigError
-from dnformer.parsing import leaves
+from dnformer.parsing import leaves, parse
 
 
 def run_folders(incomplete: str) -> list[str]:
@@ -52,14 +52,6 @@ Settings = Annotated[
         autocompletion=setting_names,
     ),
 ]
-
-_SPLITS: dict[str, Any] = {
-    "random": {"random": [0.6, 0.2, 0.2]},
-    "per_class": {"per_class": [0.6, 0.2, 0.2]},
-    "time": {"time": [0.6, 0.2, 0.2]},
-    "planetoid": {"planetoid": 20},
-    "column": {"column": True},
-}
 
 
 class Ended(Exception):
@@ -163,17 +155,16 @@ def read_text(path: str) -> str:
 
 
 def split_value(text: str | None) -> Any:
-    """What `--split` means, as `SplitConfig` takes it.
+    """What `--split` means: a name of `SplitConfig`'s, or its mapping.
 
     Raises:
-        ConfigError: it is neither a name nor a mapping.
+        ConfigError: it is neither.
     """
-    if text is None or text in _SPLITS:
-        return _SPLITS.get(text) if text else None
+    if not text:
+        return None
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
-        value = None
-    if not isinstance(value, dict):
-        raise ConfigError(f"--split {text}: expected {', '.join(_SPLITS)}, or '{{random: [..]}}'")
+        value = text
+    parse(SplitConfig, value, name=f"--split {text}")
     return value

@@ -130,7 +130,7 @@ def test_describe_has_stable_keys(run, folder):
         (["ingest", "synthetic:sbm", "--out", "run.yaml/x"], "choose another path"),
         (["train", "run.yaml", "--set", "storage_path=run.yaml"], "choose another path"),
         (["ingest", "--edges", "run.yaml", "--out", "x"], "run.yaml"),
-        (["ingest", "synthetic:sbm", "--out", "x", "--split", "thirds"], "expected random"),
+        (["ingest", "synthetic:sbm", "--out", "x", "--split", "thirds"], "'thirds' is no split; there are column"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -76,7 +76,7 @@ def test_what_the_policies_did_is_said_with_examples(
         (("--memory-limit", "much"), "'much' is no size; expected bytes"),
         (("--dangling", "drop", "--label", "label:size"), "'class', 'multilabel' or 'regression'"),
         (("--dangling", "drop", "--weight", "heavy"), "no column 'heavy'; it has src, dst, weight"),
-        (("--dangling", "drop", "--split", "soon"), "--split soon: expected random"),
+        (("--dangling", "drop", "--split", "soon"), "--split soon: 'soon' is no split; there are"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

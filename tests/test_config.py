@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from dnformer.config import RunConfig, SplitConfig, load_config
+from dnformer.config import DataConfig, RunConfig, SplitConfig, load_config
 from dnformer.errors import ConfigError
 from dnformer.parsing import Section, leaves, override, parse, put, read_yaml
 
@@ -68,6 +68,20 @@ def test_parse_unknown_key_names_the_nearest(setting: str, expected: str) -> Non
 
 
 @pytest.mark.parametrize(
+    ("name", "recipe"),
+    [
+        ("random", {"random": (0.6, 0.2, 0.2)}),
+        ("planetoid", {"planetoid": 20}),
+        ("column", {"column": True}),
+    ],
+)
+def test_name_of_a_split_stands_for_its_usual_numbers(name, recipe):
+    split = DataConfig.model_validate({"uri": "x", "split": name}).split
+    assert split is not None
+    assert split.recipe() == recipe
+
+
+@pytest.mark.parametrize(
     ("setting", "path", "found"),
     [
         pytest.param("model.hidden=0", "model.hidden", "0", id="too-small"),
@@ -84,7 +98,6 @@ def test_parse_unknown_key_names_the_nearest(setting: str, expected: str) -> Non
             "data.split={planetoid: true}", "data.split.planetoid", "True", id="true-count"
         ),
         pytest.param("data.split={random: 0.6}", "data.split.random", "0.6", id="one-share"),
-        pytest.param("data.split=random", "data.split", "'random'", id="word-for-recipe"),
         pytest.param("name=5", "name", "5", id="number-for-name"),
     ],
 )
@@ -94,6 +107,12 @@ def test_parse_wrong_value_is_named_with_path_and_value(
     message = message_of(setting)
     assert message.startswith(f"config: {path}: ")
     assert message.endswith(f"; found {found}")
+
+
+def test_name_of_no_split_is_told_those_there_are() -> None:
+    assert message_of("data.split=randm").startswith(
+        "config: data.split: 'randm' is no split; there are column, random, per_class, time, "
+    )
 
 
 def test_parse_several_wrong_values_are_all_named_in_one_line() -> None:

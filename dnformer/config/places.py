@@ -11,8 +11,17 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 FanOut = Annotated[int, Field(ge=-1, strict=True)]
 
 
+_SHARES = [0.6, 0.2, 0.2]
+_RECIPES: dict[str, Any] = {
+    "column": True, "random": _SHARES, "per_class": _SHARES, "time": _SHARES, "planetoid": 20,
+}  # fmt: skip
+
+
 class SplitConfig(Section):
-    """Which nodes train, validate and test: exactly one of these."""
+    """Which nodes train, validate and test: exactly one of these.
+
+    The name of a recipe alone stands for its usual numbers: shares 0.6, 0.2, 0.2, or 20 a class.
+    """
 
     one_value: ClassVar[bool] = True
 
@@ -38,6 +47,17 @@ class SplitConfig(Section):
     file: str | None = Field(
         None, description=".npz or .json of node indices: train, val (or valid), test"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, given: Any) -> Any:
+        if not isinstance(given, str):
+            return given
+        if given not in _RECIPES:
+            raise ValueError(
+                f"{given!r} is no split; there are {', '.join(_RECIPES)}, or '{{random: [..]}}'"
+            )
+        return {given: _RECIPES[given]}
 
     @model_validator(mode="after")
     def _one(self) -> "SplitConfig":
