@@ -3,11 +3,12 @@
 import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +18,11 @@ from dnformer.cli_storage import StorageOptions, configure_storage
 if TYPE_CHECKING:
     from dnformer.explain import Explanation, Explanations
     from dnformer.report import page
+
+# columns that a narrow terminal does without, in this order; the page and --json have them
+_LEAVE_OUT_FIRST = ("features", "w by head", "a1", "a2", "degree", "lambda")
+# letters that a column of text has at least
+_LEAST_TEXT = 6
 
 
 def explain(
@@ -87,16 +93,40 @@ def _print(table: "page.Table") -> None:
         for line in _aligned([names, *cells]):
             print(f"  {line}")
         return
-    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    for column in table.columns:
-        shown.add_column(column.name, justify="right" if column.shown else "left",
-                         overflow="fold")  # fmt: skip
-    place = names.index("side")
-    for row in cells:
-        style = {"kept": "green", "subtracted": "red"}.get(row[place], "")
+    for line in fitting(table, Console()):
+        Console().print(line)
+
+
+def fitting(table: "page.Table", console: Console) -> list[Table | Text]:
+    """The table as wide as the terminal, and below it the columns that had no room."""
+    unlimited, left_out = console.options.update(max_width=sys.maxsize), list[str]()
+    for name in ("", *_LEAVE_OUT_FIRST):
+        left_out += [column.name for column in table.columns if column.name == name]
+        shown = _drawn(table, left_out)
+        if Measurement.get(console, unlimited, shown).maximum <= console.width:
+            break
+    if not left_out:
+        return [shown]
+    return [shown, Text(f"no room for {', '.join(left_out)}: --json and --html FILE have them")]
+
+
+def _drawn(table: "page.Table", left_out: Sequence[str]) -> Table:
+    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    places = [at for at, column in enumerate(table.columns) if column.name not in left_out]
+    for column in (table.columns[at] for at in places):
+        if column.shown or column.name == "side":
+            # half a number is another number
+            justify: Literal["left", "right"] = "right" if column.shown else "left"
+            shown.add_column(column.name, justify=justify, no_wrap=True)
+        else:
+            least = max(len(column.name), _LEAST_TEXT)
+            shown.add_column(column.name, overflow="fold", min_width=least)
+    side = [column.name for column in table.columns].index("side")
+    for row in table.cells():
+        style = {"kept": "green", "subtracted": "red"}.get(row[side], "")
         # text, not markup: ids are users' own
-        shown.add_row(*(Text(cell, style if at == place else "") for at, cell in enumerate(row)))
-    Console().print(shown)
+        shown.add_row(*(Text(row[at], style if at == side else "") for at in places))
+    return shown
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

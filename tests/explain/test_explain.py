@@ -1,5 +1,6 @@
 """Explanations of runs: what is said of a node is what the model says, in the words of its data."""
 
+import io
 import json
 from collections.abc import Callable
 from functools import partial
@@ -7,7 +8,9 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
+from dnformer.cli_explain import fitting
 from dnformer.config import StorageConfig
 from dnformer.data.manifest import read_manifest
 from dnformer.explain import explain, words
@@ -115,6 +118,27 @@ def test_command_prints_tables(run, plain):
     assert any(line.lstrip().startswith("1 more, w in all") for line in lines)
     (header,) = [line for line in lines if line.split()[:3] == ["neighbour", "side", "w"]]
     assert header.split()[3:8] == ["a1", "a2", "lambda", "w", "by"]
+
+
+@pytest.mark.parametrize("width", [80, 100, 400])
+def test_table_fits_the_terminal_and_breaks_no_number(plain, width):
+    found = explain(plain, [NODE], hops=None, top=5, reached=StorageConfig())
+    hop = found.nodes[0].hops[1]
+    table = words.hop_table(found.nodes[0], found, hop, "t")
+    console = Console(width=width, file=io.StringIO(), record=True)
+    shown, *rest = fitting(table, console)
+    console.print(shown)
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= width
+    header = next(line for line in lines if "neighbour" in line)
+    left_out = rest[0].plain.partition(":")[0].removeprefix("no room for ") if rest else ""
+    for column in table.columns:
+        assert (column.name in header) != (column.name in left_out.split(", "))
+    words_shown = " ".join(lines).split()
+    for neighbour in hop.nodes[0].shown:
+        assert words.signed(neighbour.w.mean) in words_shown
+        assert words.signed(neighbour.push) in words_shown
+    assert bool(left_out) == (width < 400)
 
 
 def test_command_gives_json(run, plain):
