@@ -65,7 +65,8 @@ def reproduce(  # noqa: PLR0913 - one parameter an option
     asked = Asked(table, configs, _names(datasets), _names(models), splits, protocol)
     cells, rows = cells_of(asked), Rows(results / ROWS)
     outcome = run_cells(cells, rows, Sitting(storage_path, workers, root, max_hours, say))
-    found = summary(cells, rows, outcome.fingerprints, protocol=protocol)
+    of: Literal["test", "val"] = "val" if table == "tune" else "test"
+    found = summary(cells, rows, outcome.fingerprints, protocol=protocol, of=of)
     if table == "tune":
         for line in write_best(cells, rows, outcome.fingerprints, configs):
             say(line)

@@ -33,6 +33,7 @@ _TITLES = {
     "figure2": "Figure 2: heads and layers",
     "tune": "Candidates: which settings each model gets",
 }
+_OF = {"test": "Test metric", "val": "Validation metric"}
 _COLUMNS = [
     Column("model"),
     Column("mean", share),
@@ -71,7 +72,9 @@ KIND = Kind("reproduction", ROWS, build)
 def _read(uri: str) -> Mapping[str, Any]:
     try:
         found = json.loads(storage.read_bytes(uri))
-        return {"protocol": str(found["protocol"]), "datasets": dict(found["datasets"])}
+        return {key: found[key] for key in ("of", "protocol")} | {
+            "datasets": dict(found["datasets"])
+        }
     except (ValueError, KeyError, TypeError):
         raise DataError(f"{uri}: is no table; dnformer reproduce writes it anew") from None
 
@@ -79,7 +82,7 @@ def _read(uri: str) -> Mapping[str, Any]:
 def _section(name: str, table: Mapping[str, Any]) -> Section:
     stem = name.removesuffix(".json")
     kind, _, protocol = stem.partition("-")
-    blocks: list[Block] = [Words(f"Test metric on {table['protocol']}.")]
+    blocks: list[Block] = [Words(f"{_OF[table['of']]} on {table['protocol']}.")]
     for dataset, entries in table["datasets"].items():
         if entries and kind == "figure2":
             blocks.append(_map(stem, dataset, entries))
@@ -103,7 +106,7 @@ def _means(stem: str, dataset: str, entries: Mapping[str, Any]) -> Figure:
         ),
         traces=list(_points(order, entries)),
         layout={
-            "xaxis": axis(f"test {entries[best]['metric']}", tickformat=".1%"),
+            "xaxis": axis(entries[best]["metric"], tickformat=".1%"),
             "yaxis": named_axis([label(name) for name in order], ""),
         },
         height=150 + 26 * len(order),

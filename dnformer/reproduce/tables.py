@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from dnformer.reproduce.grid import Cell, Protocol
 from dnformer.reproduce.published import PUBLISHED
@@ -10,6 +10,7 @@ from dnformer.reproduce.rows import Row, Rows
 from dnformer.training.objectives import main_metric
 from dnformer.tuning.results import paired
 
+_NAMES = {"test": "Test", "val": "Validation"}
 _SPLITS = {
     "random": "random splits 60/20/20, one permutation a seed",
     "per_class": "60 % of an equal share of each class, 20 % validation, the rest test",
@@ -18,14 +19,26 @@ _SPLITS = {
 
 
 def summary(
-    cells: Sequence[Cell], rows: Rows, fingerprints: Mapping[str, str], *, protocol: Protocol
+    cells: Sequence[Cell],
+    rows: Rows,
+    fingerprints: Mapping[str, str],
+    *,
+    protocol: Protocol,
+    of: Literal["test", "val"] = "test",
 ) -> dict[str, Any]:
     """What a table says, as plain values.
 
+    Args:
+        cells: of the table.
+        rows: what has been run.
+        fingerprints: of the datasets, by name.
+        protocol: of the splits.
+        of: the nodes whose metric it is; candidates are compared on "val" alone.
+
     Returns:
-        `protocol`; `datasets`: {name: {label: entry}}. An entry has `mean` and sample `std` (in the
-        metric's own unit), `values` by seed, `splits`, and, where both have two seeds or more in
-        common, `against`: the other label with the best mean over those seeds, with the paired
+        `of`, `protocol`; `datasets`: {name: {label: entry}}. An entry has `mean` and sample `std`
+        (in the metric's own unit), `values` by seed, `splits`, and, where both have two seeds or
+        more in common, `against`: the other label with the best mean over those seeds, with the paired
         `difference`, its 95 % bootstrap interval `low`, `high`, and Wilcoxon's `p`. `published` is
         there where a figure for random splits is known.
     """
@@ -36,17 +49,18 @@ def summary(
         if row is not None:
             of_dataset[cell.seed] = row
     return {
+        "of": of,
         "protocol": _SPLITS[protocol],
         "datasets": {
-            name: dict(_entries(name, labels, protocol)) for name, labels in found.items()
+            name: dict(_entries(name, labels, protocol, of)) for name, labels in found.items()
         },
     }
 
 
 def _entries(
-    dataset: str, labels: Mapping[str, Mapping[int, Row]], protocol: Protocol
+    dataset: str, labels: Mapping[str, Mapping[int, Row]], protocol: Protocol, of: str
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    values = {label: _values(rows) for label, rows in labels.items() if rows}
+    values = {label: _values(rows, of) for label, rows in labels.items() if rows}
     for label, own in values.items():
         entry: dict[str, Any] = {
             "metric": main_metric(next(iter(labels[label].values())).test),
@@ -58,13 +72,14 @@ def _entries(
             "against": _against(own, {k: v for k, v in values.items() if k != label}),
         }
         published = PUBLISHED.get((dataset, label))
-        if published and protocol == "random":
+        if published and protocol == "random" and of == "test":
             entry["published"] = published._asdict()
         yield label, entry
 
 
-def _values(rows: Mapping[int, Row]) -> dict[int, float]:
-    return {seed: row.test[main_metric(row.test)] for seed, row in rows.items()}
+def _values(rows: Mapping[int, Row], of: str) -> dict[int, float]:
+    metrics = {seed: row.test if of == "test" else row.val for seed, row in rows.items()}
+    return {seed: found[main_metric(found)] for seed, found in metrics.items()}
 
 
 def _against(
@@ -92,7 +107,7 @@ def markdown(table: Mapping[str, Any]) -> str:
     datasets: Mapping[str, Any] = table["datasets"]
     labels = dict.fromkeys(label for entries in datasets.values() for label in entries)
     lines = [
-        f"Test accuracy, {table['protocol']}; mean ± std (splits).",
+        f"{_NAMES[table['of']]} accuracy, {table['protocol']}; mean ± std (splits).",
         "",
         "| | " + " | ".join(datasets) + " |",
         "|---" * (len(datasets) + 1) + "|",
@@ -100,7 +115,8 @@ def markdown(table: Mapping[str, Any]) -> str:
     for label in labels:
         shown = (_cell(entries.get(label)) for entries in datasets.values())
         lines.append(f"| {label} | " + " | ".join(shown) + " |")
-    return "\n".join([*lines, "", *_pairs(datasets), "", *_published(datasets)]).rstrip() + "\n"
+    pairs = _pairs(datasets) if table["of"] == "test" else ()
+    return "\n".join([*lines, "", *pairs, "", *_published(datasets)]).rstrip() + "\n"
 
 
 def _cell(entry: Mapping[str, Any] | None) -> str:

@@ -23,6 +23,7 @@ def entry(*values: float, against: dict[str, Any] | None = None, **more: Any) ->
 
 
 TABLE2 = {
+    "of": "test",
     "protocol": "random splits 60/20/20",
     "datasets": {
         "cora": {
@@ -36,6 +37,7 @@ TABLE2 = {
     },
 }  # fmt: skip
 FIGURE2 = {
+    "of": "test",
     "protocol": "random splits 60/20/20",
     "datasets": {
         "photo": {

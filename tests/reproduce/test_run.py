@@ -115,6 +115,9 @@ def test_best_candidate_becomes_the_config_and_a_failed_one_is_told(folder, run)
     assert values["model"].get("heads", 2) == best
     assert values["data"] == {"uri": "data"}
     assert mine.read_text().startswith("# The best of 2 candidates")
+    # the choice is made without a look at test nodes
+    assert found.stdout.startswith("Validation accuracy")
+    assert "test accuracy" not in (found.stdout + found.stderr).lower()
     # one of its candidates has no row
     assert (folder / "configs" / "people" / "wide.yaml").read_text() == wide
 
