@@ -38,9 +38,9 @@ def summary(
     Returns:
         `of`, `protocol`; `datasets`: {name: {label: entry}}. An entry has `mean` and sample `std`
         (in the metric's own unit), `values` by seed, `splits`, and, where both have two seeds or
-        more in common, `against`: the other label with the best mean over those seeds, with the paired
-        `difference`, its 95 % bootstrap interval `low`, `high`, and Wilcoxon's `p`. `published` is
-        there where a figure for random splits is known.
+        more in common, `against`: the other label with the best mean over those seeds, with the
+        paired `difference`, its 95 % bootstrap interval `low`, `high`, and Wilcoxon's `p`.
+        `published` is there where a figure for random splits is known.
     """
     found: dict[str, dict[str, dict[int, Row]]] = {}
     for cell in cells:
