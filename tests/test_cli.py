@@ -130,7 +130,10 @@ def test_describe_has_stable_keys(run, folder):
         (["ingest", "synthetic:sbm", "--out", "run.yaml/x"], "choose another path"),
         (["train", "run.yaml", "--set", "storage_path=run.yaml"], "choose another path"),
         (["ingest", "--edges", "run.yaml", "--out", "x"], "run.yaml"),
-        (["ingest", "synthetic:sbm", "--out", "x", "--split", "thirds"], "'thirds' is no split; there are column"),
+        (
+            ["ingest", "synthetic:sbm", "--out", "x", "--split", "thirds"],
+            "'thirds' is no split; there are column",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -146,11 +149,28 @@ def test_bad_row_is_named_by_file_row_and_value(run, folder):
     assert not (folder / "x").exists()
 
 
-def test_module_runs_as_a_program(folder):
-    command = [sys.executable, "-m", "dnformer.cli", "train", "nowhere.yaml"]
+@pytest.mark.parametrize("module", ["dnformer", "dnformer.cli"])
+def test_module_runs_as_a_program(folder, module):
+    command = [sys.executable, "-m", module, "train", "nowhere.yaml"]
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert result.returncode == 2
     assert result.stderr == "error: nowhere.yaml: cannot be read: No such file or directory\n"
+
+
+def test_ctrl_c_while_the_program_loads_is_one_line():
+    """The import of typer stands for all that the command line imports."""
+    interrupted = (
+        "import signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'typer': signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from dnformer.__main__ import main\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", interrupted]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (130, "error: stopped\n")
 
 
 def test_quiet_says_nothing_but_the_result(run):
