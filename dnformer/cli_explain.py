@@ -93,8 +93,8 @@ def _print(table: "page.Table") -> None:
         for line in _aligned([names, *cells]):
             print(f"  {line}")
         return
-    for line in fitting(table, Console()):
-        Console().print(line)
+    for part in fitting(table, Console()):
+        Console().print(part)
 
 
 def fitting(table: "page.Table", console: Console) -> list[Table | Text]:
