@@ -122,7 +122,9 @@ def markdown(table: Mapping[str, Any]) -> str:
 def _cell(entry: Mapping[str, Any] | None) -> str:
     if entry is None:
         return "–"
-    return f"{100 * entry['mean']:.2f} ± {100 * entry['std']:.2f} ({entry['splits']})"
+    # one split has no spread
+    std = f" ± {100 * entry['std']:.2f}" if entry["splits"] > 1 else ""
+    return f"{100 * entry['mean']:.2f}{std} ({entry['splits']})"
 
 
 def _pairs(datasets: Mapping[str, Any]) -> Iterator[str]:

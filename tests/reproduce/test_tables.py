@@ -57,6 +57,8 @@ def test_markdown_says_splits_pairs_and_what_was_published(found):
     lines = markdown(found).splitlines()
     assert lines[0].startswith("Test accuracy, random splits 60/20/20")
     assert lines[2:5] == ["| | photo |", "|---|---|", "| dnformer | 92.00 ± 2.00 (3) |"]
+    # one split has no spread
+    assert "| sgc | 95.00 (1) |" in lines
     (pair,) = [line for line in lines if line.startswith("- photo")]
     assert pair.startswith("- photo: dnformer +1.00 over gcn [+0.00, +2.00], p ")
     assert pair.endswith("3 splits")
