@@ -15,7 +15,7 @@ from dnformer.cli_progress import training_progress
 from dnformer.cli_tune_progress import search_progress
 from dnformer.config import RunConfig
 from dnformer.data.manifest import read_manifest
-from dnformer.parsing import parse, put, read_yaml
+from dnformer.parsing import parse, put_all, read_yaml
 from dnformer.training import launch
 from dnformer.training.run import Start
 from dnformer.tuning import search
@@ -141,9 +141,7 @@ def _parsed(config: Config, settings: Mapping[str, Any] | None) -> RunConfig:
     else:
         name = str(config)
         values = read_yaml(read_text(name), name=name)
-    for path, value in (settings or {}).items():
-        values = put(values, path, value)
-    return parse(RunConfig, values, name=name)
+    return parse(RunConfig, put_all(values, settings or {}), name=name)
 
 
 def _trained(result: dict[str, Any]) -> Trained:

@@ -5,7 +5,7 @@ YAML holds only what differs from the defaults; `--set a.b=value` overrides by d
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar, get_args, get_origin
 
 import yaml
@@ -117,6 +117,13 @@ def put(values: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     if not isinstance(section, dict):
         raise ConfigError(f"{path}: {key!r} is the value {section!r}, not a section")
     return {**values, key: put(section, rest, value)}
+
+
+def put_all(values: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of `values` with each value of `settings` at its dotted path; see `put`."""
+    for path, value in settings.items():
+        values = put(values, path, value)
+    return values
 
 
 Parsed = TypeVar("Parsed", bound=BaseModel)

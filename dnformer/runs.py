@@ -103,10 +103,7 @@ def settings_of(entry: Entry) -> dict[str, Any]:
         config = read_search(entry.uri).config
     else:
         config, _ = read_run(parts(entry)[0].uri)
-    defaults = config.defaults()
-    return {
-        leaf.path: leaf.value for leaf in leaves(config) if leaf.value != defaults.get(leaf.path)
-    }
+    return {leaf.path: leaf.value for leaf in config.given()}
 
 
 def differences(one: str, other: str) -> tuple[list[Difference], list[Difference]]:

@@ -28,7 +28,7 @@ from dnformer.config.training import (
     TrainConfig,
 )
 from dnformer.errors import ConfigError
-from dnformer.parsing import RUNTIME, Section, leaves, override, parse, read_yaml
+from dnformer.parsing import RUNTIME, Leaf, Section, leaves, override, parse, read_yaml
 
 __all__ = [
     "CacheConfig",
@@ -142,6 +142,11 @@ class RunConfig(Section):
         plain = RunConfig(name=self.name, data=DataConfig(uri=self.data.uri), model=model)
         values = {leaf.path: leaf.value for leaf in leaves(plain)}
         return values | {"model.name": ModelConfig().name}
+
+    def given(self) -> list[Leaf]:
+        """The fields that are not as `defaults` has them."""
+        defaults = self.defaults()
+        return [leaf for leaf in leaves(self) if leaf.value != defaults[leaf.path]]
 
     def identity(self) -> dict[str, Any]:
         """Identity fields by dotted path, in `resolved` form."""

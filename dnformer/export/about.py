@@ -9,7 +9,7 @@ from dnformer.config import RunConfig
 from dnformer.data.manifest import Manifest
 from dnformer.data.table import Target
 from dnformer.errors import CheckpointError
-from dnformer.parsing import Section, leaves, parse, put
+from dnformer.parsing import Section, parse, put, put_all
 
 CONFIG, WEIGHTS, CARD, PROGRAM = "config.json", "model.safetensors", "README.md", "model.pt2"
 # identity fields that may name a file of the machine that trained
@@ -92,10 +92,8 @@ def dataset_of(uri: str, manifest: Manifest) -> Dataset:
 
 def public_config(config: RunConfig) -> dict[str, Any]:
     """The identity fields of a run's config, local paths cut to the names of files."""
-    values: dict[str, Any] = {"data": {"uri": _name_only(config.data.uri)}}
-    for leaf in leaves(config):
-        if not leaf.runtime:
-            values = put(values, leaf.path, leaf.value)
+    uri = {"data.uri": _name_only(config.data.uri)}
+    values = put_all({}, uri | config.identity())
     split = config.data.split
     if split is not None and split.file is not None:
         values = put(values, "data.split", {"file": _name_only(split.file)})

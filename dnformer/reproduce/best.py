@@ -3,12 +3,11 @@
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from dnformer import storage
-from dnformer.parsing import put
+from dnformer.parsing import put_all
 from dnformer.reproduce.grid import Cell
 from dnformer.reproduce.rows import Rows
 from dnformer.training.objectives import main_metric
@@ -60,7 +59,6 @@ def _text(cell: Cell, means: Mapping[str, float], best: str) -> str:
         f"# The best of {len(means)} candidates by mean validation accuracy on split seeds that no "
         f"table uses\n# ({each}; candidates.yaml, dnformer reproduce tune): {best}.\n"
     )
-    values: dict[str, Any] = {"name": f"{cell.dataset}-{cell.label.split()[0]}"}
-    for path, value in ({"data.uri": cell.config.data.uri} | cell.settings).items():
-        values = put(values, path, value)
+    name, uri = f"{cell.dataset}-{cell.label.split()[0]}", cell.config.data.uri
+    values = put_all({}, {"name": name, "data.uri": uri} | cell.settings)
     return header + yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=100)

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from dnformer.config import RunConfig
 from dnformer.errors import ConfigError
-from dnformer.parsing import Section, parse, put, read_yaml
+from dnformer.parsing import Section, parse, put_all, read_yaml
 
 Settings = dict[str, Any]
 
@@ -67,10 +67,9 @@ class Candidates(Section):
 
     def _labelled(self, model: str, dataset: str) -> Iterator[tuple[str, RunConfig]]:
         for number, own in enumerate(self.models[model].get(dataset, ()), start=1):
-            label, values = f"{model} {number}", dict[str, Any](name=f"{dataset}-{model}")
-            shared = {"data.uri": f"cache/{dataset}"} | self.every_run | self.datasets[dataset]
-            for path, value in (shared | own).items():
-                values = put(values, path, value)
+            label = f"{model} {number}"
+            run = {"name": f"{dataset}-{model}", "data.uri": f"cache/{dataset}"}
+            values = put_all({}, run | self.every_run | self.datasets[dataset] | own)
             yield label, parse(RunConfig, values, name=f"{label} on {dataset}")
 
 

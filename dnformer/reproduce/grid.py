@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from dnformer.config import RunConfig, load_config
 from dnformer.errors import ConfigError
-from dnformer.parsing import leaves, parse, put
+from dnformer.parsing import parse, put_all
 from dnformer.reproduce.candidates import read_candidates
 
 Table = Literal["table2", "table3", "figure2", "tune"]
@@ -67,12 +67,10 @@ class Cell(NamedTuple):
     @property
     def settings(self) -> dict[str, Any]:
         """What the run computes: the fields that differ from the defaults, by dotted path."""
-        config = self.config
-        defaults = config.defaults()
         return {
             leaf.path: leaf.value
-            for leaf in leaves(config)
-            if not leaf.runtime and leaf.path not in _ASIDE and leaf.value != defaults[leaf.path]
+            for leaf in self.config.given()
+            if not leaf.runtime and leaf.path not in _ASIDE
         }
 
 
@@ -173,10 +171,7 @@ def changed(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
     Raises:
         ConfigError: they do not go together.
     """
-    values = config.dump()
-    for path, value in changes.items():
-        values = put(values, path, value)
-    return parse(RunConfig, values, name=config.name)
+    return parse(RunConfig, put_all(config.dump(), changes), name=config.name)
 
 
 def _with_seed(config: RunConfig, protocol: Protocol, seed: int) -> RunConfig:

@@ -10,7 +10,7 @@ import yaml
 
 from dnformer import storage
 from dnformer.config import RunConfig, TuneConfig
-from dnformer.parsing import leaves, put
+from dnformer.parsing import leaves, put_all
 from dnformer.training.objectives import main_metric
 from dnformer.training.run import read_result, read_run
 from dnformer.tuning.proposals import coded, distribution, quiet
@@ -58,13 +58,8 @@ def best_config(config: RunConfig, trial: Trial) -> RunConfig:
 
 def changed(config: RunConfig) -> dict[str, Any]:
     """What a YAML file of `config` has: what differs from the defaults, and what decides bits."""
-    defaults = config.defaults()
-    values: dict[str, Any] = {"name": config.name}
-    for leaf in leaves(config):
-        required = leaf.path in ("name", "data.uri", *_ALWAYS)
-        if required or leaf.value != defaults[leaf.path]:
-            values = put(values, leaf.path, leaf.value)
-    return values
+    given = {leaf.path for leaf in config.given()} | {"name", "data.uri", *_ALWAYS}
+    return put_all({}, {leaf.path: leaf.value for leaf in leaves(config) if leaf.path in given})
 
 
 def write_best(search: str, config: RunConfig, trial: Trial, *, monitor: str) -> str:

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from dnformer.config import Entry, RunConfig
 from dnformer.errors import ConfigError
-from dnformer.parsing import leaves, parse, put
+from dnformer.parsing import leaves, parse, put, put_all
 from dnformer.tuning.trials import Params
 
 # draws of one proposal, of which one must be a valid config
@@ -123,10 +123,7 @@ class Space:
         Raises:
             ConfigError: they do not go together.
         """
-        values = self._plain
-        for path, value in params.items():
-            values = put(values, path, value)
-        return parse(RunConfig, values, name=f"trial with {params}")
+        return parse(RunConfig, put_all(self._plain, params), name=f"trial with {params}")
 
     def draw(self, value: Callable[[Dimension], Any]) -> Params:
         """Params with `value(dimension)` for each field that holds, conditions before the rest."""
