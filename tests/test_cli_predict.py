@@ -13,7 +13,7 @@ import yaml
 from dnformer.data.ingest.run import ingest
 from dnformer.data.sources.synthetic import SyntheticSource
 
-from .commands import Result, run_command
+from .commands import Result, people, run_command
 
 SCRIPT = Path(__file__).parents[1] / "jobs" / "predict.py"
 
@@ -23,14 +23,7 @@ def folder(tmp_path_factory) -> Path:
     """A folder with a dataset `data`, and run.yaml for it."""
     folder = tmp_path_factory.mktemp("cli-predict")
     ingest(SyntheticSource(nodes=40, classes=2, features=4, degree=4), str(folder / "data"))
-    values = {
-        "name": "people",
-        "data": {"uri": "data", "split": {"random": [0.6, 0.2, 0.2]}},
-        "loader": {"num_neighbors": 3, "batch_size": 8},
-        "model": {"hidden": 4},
-        "train": {"epochs": 1, "threads": 1},
-        "cache": {"dir": "stores"},
-    }
+    values = people(epochs=1)
     (folder / "run.yaml").write_text(yaml.safe_dump(values))
     return folder
 

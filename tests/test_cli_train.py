@@ -20,7 +20,7 @@ from dnformer.data.sources.synthetic import SyntheticSource
 from dnformer.data.table import Target, TargetColumn
 from dnformer.training.sinks import read_metrics
 
-from .commands import Result, run_command
+from .commands import Result, people, run_command
 
 
 @pytest.fixture(scope="module")
@@ -28,14 +28,7 @@ def folder(tmp_path_factory) -> Path:
     """A folder with a dataset `data`, and run.yaml for it."""
     folder = tmp_path_factory.mktemp("cli-train")
     ingest(SyntheticSource(nodes=40, classes=2, features=4, degree=4), str(folder / "data"))
-    values = {
-        "name": "people",
-        "data": {"uri": "data", "split": {"random": [0.6, 0.2, 0.2]}},
-        "loader": {"num_neighbors": 3, "batch_size": 8},
-        "model": {"hidden": 4},
-        "train": {"epochs": 3, "threads": 1},
-        "cache": {"dir": "stores"},
-    }
+    values = people(epochs=3)
     (folder / "run.yaml").write_text(yaml.safe_dump(values))
     return folder
 

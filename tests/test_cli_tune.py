@@ -19,7 +19,7 @@ from dnformer.tuning.runner import Source, Trainable
 from dnformer.tuning.search import Found, Runner
 from dnformer.tuning.trials import Trial
 
-from .commands import Result, run_command
+from .commands import Result, people, run_command
 
 
 def one_by_one(source: Source, trainable: Trainable) -> None:
@@ -32,14 +32,7 @@ def folder(tmp_path_factory) -> Path:
     """A folder with a dataset `data`, run.yaml for it, and tune.yaml with a space of two fields."""
     folder = tmp_path_factory.mktemp("cli-tune")
     ingest(SyntheticSource(nodes=40, classes=2, features=4, degree=4), str(folder / "data"))
-    values: dict[str, Any] = {
-        "name": "people",
-        "data": {"uri": "data", "split": {"random": [0.6, 0.2, 0.2]}},
-        "loader": {"num_neighbors": 3, "batch_size": 8},
-        "model": {"hidden": 4},
-        "train": {"epochs": 3, "threads": 1},
-        "cache": {"dir": "stores"},
-    }
+    values = people(epochs=3)
     (folder / "run.yaml").write_text(yaml.safe_dump(values))
     values["tune"] = {
         "search": "grid", "scheduler": "none", "num_trials": 4,

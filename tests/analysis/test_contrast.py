@@ -1,6 +1,7 @@
 """Measures of attention against their definitions, by hand and one node at a time."""
 
 import math
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -10,8 +11,9 @@ import torch
 from dnformer.analysis.contrast import contrast_of, measures, sampled_nodes
 from dnformer.analysis.weights import attention_parts, layer_attention
 from dnformer.inference import RangeLimits
-from dnformer.nn import DNFormer
 from dnformer.ops import Topology
+
+from ..attention import lively_model
 
 EDGES = [(j, i) for i in range(8) for j in range(i + 1)] + [(0, 9)]
 
@@ -22,13 +24,7 @@ def graph(make_graph):
     return make_graph(EDGES, x=x, y=[0, 1] * 5, num_classes=2)
 
 
-def make_model(**options: object) -> DNFormer:
-    torch.manual_seed(0)
-    model = DNFormer(5, 8, 2, 2, 2, **options).double()
-    for block in model.blocks:
-        for parameter in () if block.attention.lam is None else block.attention.lam.parameters():
-            torch.nn.init.normal_(parameter)
-    return model
+make_model = partial(lively_model, 5, 2)
 
 
 def test_measures_of_equal_opposite_and_single_weights():

@@ -1,6 +1,7 @@
 """Attention given edge by edge is what the layers compute, and the formula of the paper."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from dnformer.analysis.weights import Kept, attention_parts, layer_attention
 from dnformer.data.table import EdgeColumns
 from dnformer.errors import DataError
 from dnformer.inference import RangeLimits
-from dnformer.nn import DNFormer
+
+from ..attention import lively_model
 
 # node 4 has no neighbour, node 5 a self-loop, node 0 is a small hub
 EDGES = [(1, 0), (2, 0), (3, 0), (5, 0), (0, 1), (2, 1), (1, 2), (0, 3), (5, 5), (3, 5)]
@@ -31,14 +33,7 @@ def graph(make_graph):
     return make_graph(EDGES, x=x, y=[0, 1, 2, 0, 1, 2], num_classes=3)
 
 
-def make_model(**options: object) -> DNFormer:
-    torch.manual_seed(0)
-    model = DNFormer(5, 8, 3, 2, 2, **options).double()
-    for block in model.blocks:
-        # at first lambda is a constant
-        for parameter in () if block.attention.lam is None else block.attention.lam.parameters():
-            torch.nn.init.normal_(parameter)
-    return model
+make_model = partial(lively_model, 5, 3)
 
 
 def row_sums(values: torch.Tensor, found) -> torch.Tensor:
