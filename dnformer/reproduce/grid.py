@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from dnformer.config import RunConfig, load_config
 from dnformer.errors import ConfigError
-from dnformer.parsing import parse, put_all
+from dnformer.parsing import nearest, parse, put_all
 from dnformer.reproduce.candidates import read_candidates
 
 Table = Literal["table2", "table3", "figure2", "tune"]
@@ -133,9 +133,9 @@ def _variants(asked: Asked, dataset: str) -> Iterator[tuple[str, RunConfig]]:
     folder = asked.configs / dataset
     if asked.table == "table2":
         for model in asked.models or _models(folder):
-            yield model, load_config(folder / f"{model}.yaml")
+            yield model, _config(folder, model)
         return
-    base = load_config(folder / f"{OURS}.yaml")
+    base = _config(folder, OURS)
     if asked.table == "table3":
         for label, changes in ABLATIONS.items():
             yield label, changed(base, changes)
@@ -158,11 +158,27 @@ def _shapes() -> Iterator[tuple[int, int]]:
 
 
 def _models(folder: Path) -> list[str]:
-    """Those with a config, ours first."""
-    found = sorted(path.stem for path in folder.glob("*.yaml"))
-    if OURS not in found:
-        raise ConfigError(f"{folder}: has no {OURS}.yaml; --configs names the folder of configs")
-    return [OURS, *(name for name in found if name != OURS)]
+    """Those with a config, ours, which each dataset needs, first."""
+    return [OURS, *(name for name in _found(folder) if name != OURS)]
+
+
+def _config(folder: Path, model: str) -> RunConfig:
+    """A model's config; where it is not there, the error says what is."""
+    path, found = folder / f"{model}.yaml", _found(folder)
+    if not found:
+        raise ConfigError(
+            f"{folder}: has no {path.name}; configs are there for "
+            f"{', '.join(_datasets(folder.parent))}; dnformer reproduce tune --datasets "
+            f"{folder.name} finds those of a dataset that has candidates"
+        )
+    if model not in found:
+        raise ConfigError(f"{path}: cannot be read: it is not there; {nearest(model, found)}")
+    return load_config(path)
+
+
+def _found(folder: Path) -> list[str]:
+    """The models with a config."""
+    return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
 def changed(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:

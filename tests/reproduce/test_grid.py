@@ -106,11 +106,14 @@ def test_candidates_have_one_budget(configs):
     [
         ({"table": "table3", "models": ["wide"]}, "table3 is of dnformer alone"),
         ({"table": "table2", "models": ["none"]}, "none.yaml: cannot be read"),
+        ({"table": "table2", "models": ["wode"]}, "wode.yaml: .* did you mean 'wide'?"),
         ({"table": "table2", "datasets": ["citeseer"]}, "citeseer: has no dnformer.yaml"),
+        ({"table": "table2", "datasets": ["pubmed"]}, "cora.*; .* tune --datasets pubmed"),
+        ({"table": "table3", "datasets": ["pubmed"]}, "pubmed: has no dnformer.yaml"),
         ({"table": "tune"}, "candidates.yaml: cannot be read"),
         ({"table": "table2", "configs": "nothing"}, "no folder DATASET with configs"),
     ],
-    ids=["models", "model", "dataset", "candidates", "folder"],
+    ids=["models", "model", "near", "dataset", "mend", "ablation", "candidates", "folder"],
 )
 def test_what_is_not_there_is_named(configs, asked, text):
     folder = configs / asked.pop("configs", ".")
