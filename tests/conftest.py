@@ -1,5 +1,6 @@
 """Fixtures of the whole tree: graphs written and opened for real, and an S3 server in a thread."""
 
+import signal
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from .flaky_s3 import FlakyS3
 
 Pairs = list[tuple[int, int]]
+
+# a shell that starts the tests in the background has them, and all their programs, ignore Ctrl-C
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # the same examples on every machine, however slow it is
 settings.register_profile("dnformer", deadline=None, derandomize=True)
